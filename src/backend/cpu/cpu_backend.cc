@@ -1,0 +1,281 @@
+#include "kvik/backend/cpu_backend.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "backend/cpu/attend_plan.h"
+#include "kvik/core/checked_math.h"
+#include "kvik/core/thread_team.h"
+
+namespace kvik {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+// Fewer elements than this are encoded by the calling thread: waking the team costs more.
+constexpr int64_t kParallelEncodeElements = int64_t{1} << 16;
+
+// A 64-byte aligned array that only grows; its content does not survive growing.
+class AlignedArray {
+ public:
+  AlignedArray() = default;
+  AlignedArray(const AlignedArray&) = delete;
+  AlignedArray& operator=(const AlignedArray&) = delete;
+  ~AlignedArray() { std::free(data_); }
+
+  std::byte* at_least(int64_t bytes) {
+    if (bytes > bytes_) {
+      std::free(data_);
+      bytes_ = round_up(bytes, kLineBytes);
+      data_ = static_cast<std::byte*>(
+          std::aligned_alloc(static_cast<size_t>(kLineBytes), static_cast<size_t>(bytes_)));
+      KVIK_CHECK(data_ != nullptr, "no memory for attention scratch");
+      // Rows that no query sees are never used, but a defined value keeps tools quiet.
+      std::fill_n(data_, bytes_, std::byte{0});
+    }
+    return data_;
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Carves the scratch of one thread out of one array.
+cpu::AttendScratch carve(AlignedArray& memory, const AttentionCall& call) {
+  using cpu::kMaxTaskRows;
+  int64_t packed_k = 0;
+  int64_t packed_v = 0;
+  for (const Segment& segment : call.segments) {
+    if (segment.view.layout != KvLayout::rows) continue;
+    packed_k = std::max(packed_k, cpu::kTilesPerStep *
+                                      tile_bytes_k(segment.view.format.k, segment.view.head_dim_k));
+    packed_v = std::max(packed_v, cpu::kTilesPerStep *
+                                      tile_bytes_v(segment.view.format.v, segment.view.head_dim_v));
+  }
+  cpu::AttendScratch s;
+  s.query_stride = round_up(std::max<int64_t>(call.q.shape[2], 1), kTileLanes);
+  s.value_stride = padded_dim_v(call.segments[0].view.head_dim_v);
+  const int64_t query_floats = kMaxTaskRows * s.query_stride;
+  const int64_t value_floats = kMaxTaskRows * s.value_stride;
+  const std::array<std::pair<float**, int64_t>, 9> arrays = {{
+      {&s.query, query_floats},
+      {&s.prepared, query_floats},
+      {&s.added, kMaxTaskRows},
+      {&s.scores, 4 * cpu::kStep},
+      {&s.max, kMaxTaskRows},
+      {&s.sums, kMaxTaskRows * kTileLanes},
+      {&s.acc, value_floats},
+      {&s.total_acc, value_floats},
+      {&s.total_max, 2 * kMaxTaskRows},
+  }};
+  int64_t bytes = packed_k + packed_v;
+  for (const auto& [pointer, floats] : arrays) bytes += floats * int64_t{sizeof(float)};
+  std::byte* next = memory.at_least(bytes);
+  for (const auto& [pointer, floats] : arrays) {
+    *pointer = reinterpret_cast<float*>(next);
+    next += floats * int64_t{sizeof(float)};
+  }
+  s.total_sum = s.total_max + kMaxTaskRows;
+  s.packed_k = next;
+  s.packed_v = next + packed_k;
+  return s;
+}
+
+const cpu::AttendKernels* kernels_of(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::scalar:
+      return &cpu::kScalarKernels;
+    case CpuIsa::avx2:
+#ifdef KVIK_HAVE_SPINE_AVX2
+      return &cpu::kAvx2Kernels;
+#else
+      return nullptr;
+#endif
+    case CpuIsa::avx512:
+#ifdef KVIK_HAVE_SPINE_AVX512
+      return &cpu::kAvx512Kernels;
+#else
+      return nullptr;
+#endif
+  }
+  return nullptr;
+}
+
+bool can_run(CpuIsa isa, const CpuFeatures& features) {
+  const bool avx2 = features.avx2 && features.fma && features.f16c;
+  switch (isa) {
+    case CpuIsa::scalar:
+      return true;
+    case CpuIsa::avx2:
+      return avx2;
+    case CpuIsa::avx512:
+      return avx2 && features.avx512;
+  }
+  return false;
+}
+
+// The order in which the instruction sets are preferred, by processor family; the first row that
+// fits wins. Families whose 512-bit units slow the whole core down would get a row of their own.
+struct FamilyRow {
+  CpuVendor vendor;
+  int family;  // 0: any
+  std::array<CpuIsa, 3> order;
+};
+constexpr std::array kFamilies = {
+    FamilyRow{CpuVendor::amd, 0, {CpuIsa::avx512, CpuIsa::avx2, CpuIsa::scalar}},
+    FamilyRow{CpuVendor::intel, 6, {CpuIsa::avx512, CpuIsa::avx2, CpuIsa::scalar}},
+    FamilyRow{CpuVendor::other, 0, {CpuIsa::avx512, CpuIsa::avx2, CpuIsa::scalar}},
+};
+
+const FamilyRow& family_row(const CpuFeatures& features) {
+  for (const FamilyRow& row : kFamilies) {
+    if (row.vendor == features.vendor && (row.family == 0 || row.family == features.family)) {
+      return row;
+    }
+  }
+  return kFamilies.back();
+}
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(CpuIsa isa, const CpuBackendOptions& options)
+      : name_("cpu-" + std::string(cpu_isa_name(isa))),
+        kernels_(kernels_of(isa)),
+        team_(options.num_threads),
+        memory_(static_cast<size_t>(options.num_threads)),
+        scratch_(static_cast<size_t>(options.num_threads)) {
+    if (options.pin_threads) team_.pin();
+  }
+
+  std::string_view name() const override { return name_; }
+
+  Status supports(const KvSpec& spec, const AttentionParams&) const override { return check(spec); }
+
+  Result<Buffer> reserve(int64_t bytes) override { return Buffer::reserve(bytes); }
+
+  std::optional<int64_t> encode(const MutableKvView& view, const ConstTensorView& k,
+                                const ConstTensorView& v, std::span<const int64_t> slots,
+                                std::span<const int32_t> positions) override;
+
+  void attend(const AttentionCall& call) override;
+
+ private:
+  std::string name_;
+  const cpu::AttendKernels* kernels_;
+  std::mutex mutex_;  // guards all below: one computation at a time
+  ThreadTeam team_;
+  cpu::AttendPlan plan_;
+  AlignedArray partials_;
+  std::vector<AlignedArray> memory_;
+  std::vector<cpu::AttendScratch> scratch_;
+};
+
+// Encodes tokens [begin, end); the index of the first that is refused, or `end`.
+int64_t encode_tokens(const MutableKvView& view, const ConstTensorView& k, const ConstTensorView& v,
+                      std::span<const int64_t> slots, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t slot = slots[static_cast<size_t>(i)];
+    const int64_t page = slot / view.block_size;
+    const int64_t tile = slot % view.block_size / kTileTokens;
+    const int in_tile = static_cast<int>(slot % kTileTokens);
+    for (int head = 0; head < view.num_kv_heads; ++head) {
+      const bool k_fits = encode_k_row(view.format.k, k_tile(view, page, tile, head), in_tile,
+                                       k.at(i, head), k.dtype, view.head_dim_k);
+      const bool v_fits = encode_v_row(view.format.v, v_tile(view, page, tile, head), in_tile,
+                                       v.at(i, head), v.dtype, view.head_dim_v);
+      if (!k_fits || !v_fits) return i;
+    }
+  }
+  return end;
+}
+
+std::optional<int64_t> CpuBackend::encode(const MutableKvView& view, const ConstTensorView& k,
+                                          const ConstTensorView& v, std::span<const int64_t> slots,
+                                          std::span<const int32_t>) {
+  const auto count = static_cast<int64_t>(slots.size());
+  const int64_t elements = count * view.num_kv_heads * (int64_t{view.head_dim_k} + view.head_dim_v);
+  if (elements < kParallelEncodeElements) {
+    const int64_t refused = encode_tokens(view, k, v, slots, 0, count);
+    return refused < count ? std::optional(refused) : std::nullopt;
+  }
+  const std::lock_guard lock(mutex_);
+  std::atomic<int64_t> first_refused{count};
+  team_.run([&](int thread) {
+    const Range share = static_share(count, thread, team_.size());
+    const int64_t refused = encode_tokens(view, k, v, slots, share.begin, share.end);
+    if (refused == share.end) return;
+    int64_t seen = first_refused.load();
+    while (refused < seen && !first_refused.compare_exchange_weak(seen, refused)) {
+    }
+  });
+  return first_refused < count ? std::optional(first_refused.load()) : std::nullopt;
+}
+
+void CpuBackend::attend(const AttentionCall& call) {
+  const std::lock_guard lock(mutex_);
+  plan_.build(call, team_.size());
+  plan_.place_partials(
+      reinterpret_cast<float*>(partials_.at_least(plan_.partial_count() * int64_t{sizeof(float)})));
+  for (size_t i = 0; i < scratch_.size(); ++i) scratch_[i] = carve(memory_[i], call);
+  const auto run_share = [&](int thread) {
+    const auto t = static_cast<size_t>(thread);
+    for (int i = plan_.thread_begin()[t]; i < plan_.thread_begin()[t + 1]; ++i) {
+      kernels_->attend(call, plan_.tasks()[static_cast<size_t>(i)], scratch_[t]);
+    }
+  };
+  team_.run(run_share);
+  if (plan_.merges().empty()) return;
+  team_.run([&](int thread) {
+    const Range share =
+        static_share(static_cast<int64_t>(plan_.merges().size()), thread, team_.size());
+    for (int64_t i = share.begin; i < share.end; ++i) {
+      kernels_->merge(call, plan_.merges()[static_cast<size_t>(i)],
+                      scratch_[static_cast<size_t>(thread)]);
+    }
+  });
+}
+
+}  // namespace
+
+std::string_view cpu_isa_name(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::scalar:
+      return "scalar";
+    case CpuIsa::avx2:
+      return "avx2";
+    case CpuIsa::avx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+std::vector<CpuIsa> available_cpu_isas(const CpuFeatures& features) {
+  std::vector<CpuIsa> isas;
+  for (const CpuIsa isa : family_row(features).order) {
+    if (kernels_of(isa) != nullptr && can_run(isa, features)) isas.push_back(isa);
+  }
+  return isas;
+}
+
+Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuBackendOptions& options) {
+  if (options.num_threads < 1 || options.num_threads > kMaxThreads) {
+    return invalid_argument("num_threads is " + std::to_string(options.num_threads) +
+                            "; it must lie in 1 to " + std::to_string(kMaxThreads));
+  }
+  const std::vector<CpuIsa> isas = available_cpu_isas(options.features);
+  const CpuIsa isa = options.isa.value_or(isas.front());
+  if (std::find(isas.begin(), isas.end(), isa) == isas.end()) {
+    std::string names;
+    for (const CpuIsa each : isas) names += " " + std::string(cpu_isa_name(each));
+    return unsupported("this processor or build has no kernels for " +
+                       std::string(cpu_isa_name(isa)) + "; available:" + names);
+  }
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(isa, options));
+}
+
+}  // namespace kvik

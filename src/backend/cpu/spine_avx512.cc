@@ -1,0 +1,16 @@
+// The kernels for AVX-512 (F, BW, DQ, VL): 16 lanes as one register.
+#ifdef KVIK_HAVE_SPINE_AVX512
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/attend_task.h"
+#include "backend/cpu/isa_region.h"
+#include "kvik/core/dtype.h"
+
+KVIK_ISA_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#include "backend/cpu/spine_avx512.inl.h"
+KVIK_ISA_END
+#endif  // KVIK_HAVE_SPINE_AVX512

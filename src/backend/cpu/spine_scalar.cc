@@ -1,0 +1,140 @@
+// The kernels in portable C++: 16 lanes as an array. Always there, and the same bits as every other
+// spine: std::fma rounds once, as the vector instructions do.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/attend_task.h"
+#include "kvik/core/dtype.h"
+
+namespace kvik::cpu {
+namespace scalar {
+
+struct Vec {
+  float x[16];
+};
+
+// Accumulators that fit in registers.
+constexpr int kAccumulators = 1;
+
+inline Vec vload(const float* p) {
+  Vec v;
+  std::memcpy(v.x, p, sizeof v.x);
+  return v;
+}
+inline void vstore(float* p, Vec v) { std::memcpy(p, v.x, sizeof v.x); }
+inline Vec vset(float s) {
+  Vec v;
+  for (float& x : v.x) x = s;
+  return v;
+}
+inline Vec vadd(Vec a, Vec b) {
+  for (int i = 0; i < 16; ++i) a.x[i] += b.x[i];
+  return a;
+}
+inline Vec vsub(Vec a, Vec b) {
+  for (int i = 0; i < 16; ++i) a.x[i] -= b.x[i];
+  return a;
+}
+inline Vec vmul(Vec a, Vec b) {
+  for (int i = 0; i < 16; ++i) a.x[i] *= b.x[i];
+  return a;
+}
+inline Vec vdiv(Vec a, Vec b) {
+  for (int i = 0; i < 16; ++i) a.x[i] /= b.x[i];
+  return a;
+}
+inline Vec vfma(Vec a, Vec b, Vec c) {
+  for (int i = 0; i < 16; ++i) c.x[i] = std::fma(a.x[i], b.x[i], c.x[i]);
+  return c;
+}
+// b where either is NaN, as the vector instruction has it.
+inline Vec vmax(Vec a, Vec b) {
+  for (int i = 0; i < 16; ++i) b.x[i] = a.x[i] > b.x[i] ? a.x[i] : b.x[i];
+  return b;
+}
+inline Vec vmin(Vec a, Vec b) {
+  for (int i = 0; i < 16; ++i) b.x[i] = a.x[i] < b.x[i] ? a.x[i] : b.x[i];
+  return b;
+}
+inline Vec vabs(Vec a) {
+  for (float& x : a.x) x = std::fabs(x);
+  return a;
+}
+inline Vec vcopysign(Vec magnitude, Vec sign) {
+  for (int i = 0; i < 16; ++i) magnitude.x[i] = std::copysign(magnitude.x[i], sign.x[i]);
+  return magnitude;
+}
+inline bool any_greater(Vec a, Vec b) {
+  bool any = false;
+  for (int i = 0; i < 16; ++i) any |= a.x[i] > b.x[i];
+  return any;
+}
+// yes where a < b, else no (no where either is NaN).
+inline Vec select_less(Vec a, Vec b, Vec yes, Vec no) {
+  for (int i = 0; i < 16; ++i) no.x[i] = a.x[i] < b.x[i] ? yes.x[i] : no.x[i];
+  return no;
+}
+inline Vec select_nan(Vec a, Vec yes, Vec no) {
+  for (int i = 0; i < 16; ++i) no.x[i] = a.x[i] != a.x[i] ? yes.x[i] : no.x[i];
+  return no;
+}
+// Lanes outside [lo, hi) become `other`.
+inline Vec keep_lanes(Vec a, int lo, int hi, float other) {
+  for (int i = 0; i < 16; ++i) a.x[i] = i >= lo && i < hi ? a.x[i] : other;
+  return a;
+}
+// a * 2^n, n held in the low bits of `biased` = n + 1.5 * 2^23.
+inline Vec scale_by_power(Vec a, Vec biased) {
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t n = std::bit_cast<uint32_t>(biased.x[i]) << 23;
+    a.x[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(a.x[i]) + n);
+  }
+  return a;
+}
+inline float reduce_add(Vec a) {
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) a.x[i] += a.x[i + half];
+  }
+  return a.x[0];
+}
+inline float reduce_max(Vec a) {
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) a.x[i] = a.x[i] > a.x[i + half] ? a.x[i] : a.x[i + half];
+  }
+  return a.x[0];
+}
+inline void prefetch(const std::byte* p) { __builtin_prefetch(p); }
+
+struct LineF32 {
+  static constexpr int kElements = 1;
+  static inline void load(const std::byte* line, Vec* out) {
+    std::memcpy(out[0].x, line, sizeof out[0].x);
+  }
+};
+struct LineF16 {
+  static constexpr int kElements = 2;
+  static inline void load(const std::byte* line, Vec* out) {
+    uint16_t h[32];
+    std::memcpy(h, line, sizeof h);
+    for (int i = 0; i < 16; ++i) out[0].x[i] = f16_to_f32(h[2 * i]);
+    for (int i = 0; i < 16; ++i) out[1].x[i] = f16_to_f32(h[2 * i + 1]);
+  }
+};
+struct LineBf16 {
+  static constexpr int kElements = 2;
+  static inline void load(const std::byte* line, Vec* out) {
+    uint16_t h[32];
+    std::memcpy(h, line, sizeof h);
+    for (int i = 0; i < 16; ++i) out[0].x[i] = bf16_to_f32(h[2 * i]);
+    for (int i = 0; i < 16; ++i) out[1].x[i] = bf16_to_f32(h[2 * i + 1]);
+  }
+};
+
+#include "backend/cpu/attention_body.inl.h"
+
+}  // namespace scalar
+
+const AttendKernels kScalarKernels = {scalar::attend, scalar::merge};
+
+}  // namespace kvik::cpu
