@@ -1,0 +1,79 @@
+#include "kvik/cache/cache_set.h"
+
+#include <string>
+
+#include "cache/plan_state.h"
+
+namespace kvik {
+
+Result<CacheSet> CacheSet::create(std::span<const PagedCacheOptions> options,
+                                  std::shared_ptr<Backend> backend) {
+  if (options.empty()) return invalid_argument("a cache set needs at least one cache");
+  CacheSet set;
+  set.next_id_ = std::make_shared<uint64_t>(1);
+  for (const PagedCacheOptions& each : options) {
+    Result<PagedCache> cache = PagedCache::create(each, backend);
+    if (!cache.ok()) return cache.status();
+    cache->join_set(static_cast<int>(set.caches_.size()), set.next_id_.get());
+    set.caches_.push_back(std::move(cache).value());
+  }
+  return set;
+}
+
+Sequence CacheSet::new_sequence() {
+  Sequence sequence;
+  sequence.state_ = std::make_shared<internal::SequenceState>();
+  sequence.state_->id = (*next_id_)++;
+  sequence.state_->tables.resize(caches_.size());
+  sequence.state_->owner = next_id_.get();
+  return sequence;
+}
+
+Result<SetPlan> CacheSet::reserve(std::span<const AppendRequest> requests) {
+  for (const AppendRequest& request : requests) {
+    if (Status status = caches_[0].check_request(request); !status.ok()) return status;
+    if (request.sequence->state_->has_open_plan) {
+      return invalid_argument("sequence " + std::to_string(request.sequence->id()) +
+                              " has an open plan; commit or drop it first");
+    }
+  }
+  SetPlan set_plan;
+  set_plan.plans_.reserve(caches_.size());
+  for (PagedCache& cache : caches_) {
+    Result<AppendPlan> plan = cache.reserve_step(requests);
+    if (!plan.ok()) return plan.status();  // dropping the plans so far gives their pages back
+    set_plan.plans_.push_back(std::move(plan).value());
+  }
+  return set_plan;
+}
+
+Status CacheSet::commit(SetPlan plan) {
+  if (plan.plans_.size() != caches_.size()) {
+    return invalid_argument("commit needs an open plan of this set");
+  }
+  for (size_t i = 0; i < caches_.size(); ++i) {
+    if (Status status = caches_[i].check_commit(plan.plans_[i]); !status.ok()) {
+      return {status.code(), "cache " + std::to_string(i) + ": " + status.message()};
+    }
+  }
+  for (size_t i = 0; i < caches_.size(); ++i) caches_[i].apply_commit(plan.plans_[i]);
+  for (internal::PlanItem& item : plan.plans_[0].state_->items) {
+    item.sequence->num_cached += item.num_tokens;
+  }
+  return {};
+}
+
+Status CacheSet::truncate(Sequence& sequence, int num_tokens) {
+  for (const PagedCache& cache : caches_) {
+    if (Status status = cache.check_truncate(sequence, num_tokens); !status.ok()) return status;
+  }
+  for (PagedCache& cache : caches_) cache.apply_truncate(sequence, num_tokens);
+  sequence.state_->num_cached = num_tokens;
+  return {};
+}
+
+Result<Sequence> CacheSet::fork(const Sequence& sequence) {
+  return caches_[0].fork_tables(sequence, (*next_id_)++);
+}
+
+}  // namespace kvik

@@ -1,0 +1,50 @@
+// Private parts of a cache and of an open step.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kvik/cache/paged_cache.h"
+#include "kvik/page/page_pool.h"
+
+namespace kvik::internal {
+
+// One request of a plan.
+struct PlanItem {
+  std::shared_ptr<SequenceState> sequence;
+  int num_tokens = 0;
+  bool copies_last = false;  // its first page replaces the last block
+  int num_pages = 0;         // taken from PlanState::pages, in order
+};
+
+struct PlanState {
+  std::vector<PlanItem> items;
+  std::vector<PageRef> pages;  // of all items, not yet in any table
+  std::vector<int32_t> query_indptr, positions, seq_lens;
+  std::vector<int64_t> slots;
+  // The tables with the new pages in them.
+  std::vector<int32_t> page_indptr, page_ids, first_pos, kv_len;
+  std::vector<bool> written;  // per layer
+  Status error;               // the first that write() met
+
+  // Ready for another step, memory kept.
+  void clear();
+};
+
+// Shared by a PagedCache and its open plans, so that either may go first.
+struct CacheCore {
+  PagedCacheOptions options;
+  std::shared_ptr<Backend> backend;
+  std::shared_ptr<PagePool> pool;  // runs 2 * layer (K) and 2 * layer + 1 (V)
+  int table_idx = 0;
+  const void* owner = nullptr;
+  uint64_t next_id = 1;
+  std::unique_ptr<PlanState> spare;  // a finished step's memory, for the next one
+  int64_t encoded_rows = 0;
+  int64_t copied_rows = 0;
+  int64_t copy_on_write_copies = 0;
+
+  MutableKvView layer_view(int layer) const;
+};
+
+}  // namespace kvik::internal
