@@ -83,10 +83,8 @@ void lay_out(const CacheCore& core, const PlanItem& item, const PageRef* pages, 
   const SequenceState& sequence = *item.sequence;
   const BlockTable& table = sequence.tables[static_cast<size_t>(core.table_idx)];
   const int block_size = core.options.block_size;
-  const int kept = table.end_block() - (item.copies_last ? 1 : 0);
-  for (int block = table.begin_block(); block < kept; ++block) {
-    plan.page_ids.push_back(table.page(block));
-  }
+  const std::span<const int32_t> held = table.page_ids();
+  plan.page_ids.insert(plan.page_ids.end(), held.begin(), held.end() - (item.copies_last ? 1 : 0));
   for (int i = 0; i < item.num_pages; ++i) plan.page_ids.push_back(pages[i].page());
   const int32_t first_page = plan.page_indptr.back();
   plan.page_indptr.push_back(static_cast<int32_t>(plan.page_ids.size()));
@@ -187,6 +185,7 @@ void PagedCache::join_set(int table_idx, const void* owner) {
 
 Sequence PagedCache::new_sequence() {
   Sequence sequence;
+  if (!check_alone().ok()) return sequence;
   sequence.state_ = std::make_shared<SequenceState>();
   sequence.state_->id = core_->next_id++;
   sequence.state_->tables.resize(1);

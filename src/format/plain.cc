@@ -50,20 +50,65 @@ constexpr int64_t offset_v(int slot, int d) {
   return line * kLineBytes + d % kTileLanes * 4 + slot % kStep * kv_code_bytes(kCode);
 }
 
+// The row as the format stores its elements, `padded` of them, the padding zero.
+template <KvCode kCode, DType kType>
+void convert(const std::byte* row, int head_dim, int padded, std::byte* stored) noexcept {
+  constexpr int64_t kBytes = kv_code_bytes(kCode);
+  if constexpr (kType == dtype_of(kCode)) {
+    // Bits are kept, NaN payloads too.
+    std::memcpy(stored, row, static_cast<size_t>(head_dim * kBytes));
+  } else {
+    for (int d = 0; d < head_dim; ++d) {
+      store_element<kCode>(stored + d * kBytes, load_element<kType>(row + d * dtype_bytes(kType)));
+    }
+  }
+  std::memset(stored + head_dim * kBytes, 0, static_cast<size_t>((padded - head_dim) * kBytes));
+}
+
+// One word of every K line.
+void scatter_k(const std::byte* stored, int64_t num_words, std::byte* tile, int slot) noexcept {
+  for (int64_t w = 0; w < num_words; ++w) {
+    std::memcpy(tile + w * kLineBytes + slot * 4, stored + w * 4, 4);
+  }
+}
+
+// One line of every group of 16 dims: whole words in f32, else the half of each word that is this
+// token's; the neighbour's half is written back as it was, so neighbours must not be written at the
+// same time.
+template <KvCode kCode>
+void scatter_v(const std::byte* stored, int num_groups, std::byte* tile, int slot) noexcept {
+  constexpr int kStep = elements_per_word(kCode);
+  for (int64_t g = 0; g < num_groups; ++g) {
+    std::byte* const line = tile + (g * (kTileTokens / kStep) + slot / kStep) * kLineBytes;
+    if constexpr (kStep == 1) {
+      std::memcpy(line, stored + g * kLineBytes, static_cast<size_t>(kLineBytes));
+    } else {
+      uint32_t words[kTileLanes];
+      uint16_t halves[kTileLanes];
+      std::memcpy(words, line, sizeof words);
+      std::memcpy(halves, stored + g * static_cast<int64_t>(sizeof halves), sizeof halves);
+      const int shift = slot % 2 * 16;
+      const uint32_t others = 0xffff0000u >> shift;
+      for (int d = 0; d < kTileLanes; ++d) {
+        words[d] = (words[d] & others) | (static_cast<uint32_t>(halves[d]) << shift);
+      }
+      std::memcpy(line, words, sizeof words);
+    }
+  }
+}
+
 template <KvCode kCode, DType kType, bool kIsKey>
 void encode(std::byte* tile, int slot, const std::byte* row, int head_dim) noexcept {
+  std::byte stored[(kMaxHeadDim + kTileLanes) * kv_code_bytes(kCode)];
   const int padded = kIsKey ? padded_dim_k(kCode, head_dim) : padded_dim_v(head_dim);
-  for (int d = 0; d < padded; ++d) {
-    std::byte* const to = tile + (kIsKey ? offset_k<kCode>(slot, d) : offset_v<kCode>(slot, d));
-    const std::byte* const from = row + d * dtype_bytes(kType);
-    if (d >= head_dim) {
-      store_element<kCode>(to, 0.0f);
-    } else if constexpr (kType == dtype_of(kCode)) {
-      std::memcpy(to, from,
-                  static_cast<size_t>(dtype_bytes(kType)));  // bits kept, NaN payloads too
-    } else {
-      store_element<kCode>(to, load_element<kType>(from));
-    }
+  if (kType != dtype_of(kCode) || padded != head_dim) {
+    convert<kCode, kType>(row, head_dim, padded, stored);
+    row = stored;
+  }
+  if constexpr (kIsKey) {
+    scatter_k(row, padded / elements_per_word(kCode), tile, slot);
+  } else {
+    scatter_v<kCode>(row, padded / kTileLanes, tile, slot);
   }
 }
 

@@ -11,17 +11,24 @@ bool BlockTable::must_copy(int block, int64_t position) const {
   return block < first_owned_ || position < visible_tokens_;
 }
 
-void BlockTable::append(PageRef page) { pages_.push_back(std::move(page)); }
+void BlockTable::append(PageRef page) {
+  page_ids_.push_back(page.page());
+  pages_.push_back(std::move(page));
+}
 
 void BlockTable::replace_last(int block, PageRef page) {
   KVIK_CHECK(block == end_block() - 1, "only the last block is ever replaced");
+  page_ids_.back() = page.page();
   pages_.back() = std::move(page);
   first_owned_ = std::min(first_owned_, block);
 }
 
 void BlockTable::drop_from(int block) {
   KVIK_CHECK(block >= begin_block_, "blocks that a window gave back cannot be dropped");
-  if (block < end_block()) pages_.resize(static_cast<size_t>(block - begin_block_));
+  if (block < end_block()) {
+    pages_.resize(static_cast<size_t>(block - begin_block_));
+    page_ids_.resize(pages_.size());
+  }
   first_owned_ = std::min(first_owned_, end_block());
 }
 
@@ -29,11 +36,13 @@ void BlockTable::drop_before(int block) {
   KVIK_CHECK(block <= end_block(), "a window cannot give back blocks that are not there");
   if (block <= begin_block_) return;
   pages_.erase(pages_.begin(), pages_.begin() + (block - begin_block_));
+  page_ids_.erase(page_ids_.begin(), page_ids_.begin() + (block - begin_block_));
   begin_block_ = block;
 }
 
 void BlockTable::clear() {
   pages_.clear();
+  page_ids_.clear();
   begin_block_ = 0;
   first_owned_ = 0;
   visible_tokens_ = 0;
@@ -46,6 +55,7 @@ BlockTable BlockTable::fork(int64_t num_tokens) {
   BlockTable other;
   other.pages_.reserve(pages_.size());
   for (const PageRef& page : pages_) other.pages_.push_back(page.share());
+  other.page_ids_ = page_ids_;
   other.begin_block_ = begin_block_;
   other.first_owned_ = end_block();
   return other;

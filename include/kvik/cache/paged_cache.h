@@ -61,7 +61,8 @@ class KVIK_API PagedCache {
   static Result<PagedCache> create(const PagedCacheOptions& options,
                                    std::shared_ptr<Backend> backend);
 
-  // An empty sequence. It may outlive the cache.
+  // A sequence of no tokens; it may outlive the cache. An empty handle if the cache belongs to a
+  // CacheSet.
   Sequence new_sequence();
 
   // Takes slots for all requests or for none. A request of 0 tokens gives a plan to read with.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kvik/core/export.h"
@@ -22,7 +23,9 @@ class KVIK_API BlockTable {
   int begin_block() const { return begin_block_; }
   int end_block() const { return begin_block_ + static_cast<int>(pages_.size()); }
   // Requires: begin_block() <= block < end_block(), for all below that take a block.
-  int page(int block) const { return ref(block).page(); }
+  int page(int block) const { return page_ids_[static_cast<size_t>(block - begin_block_)]; }
+  // Pages of blocks [begin_block(), end_block()).
+  std::span<const int32_t> page_ids() const { return page_ids_; }
 
   // Whether writing a row at `position` (a token of `block`) needs a copy of the page first.
   bool must_copy(int block, int64_t position) const;
@@ -46,6 +49,7 @@ class KVIK_API BlockTable {
   const PageRef& ref(int block) const { return pages_[static_cast<size_t>(block - begin_block_)]; }
 
   std::vector<PageRef> pages_;
+  std::vector<int32_t> page_ids_;  // of pages_, as kernels want them
   int begin_block_ = 0;
   int first_owned_ = 0;         // blocks from here on came from the pool to this table
   int64_t visible_tokens_ = 0;  // other handles see at most this many tokens of this table's pages

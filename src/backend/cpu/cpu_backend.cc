@@ -175,23 +175,31 @@ class CpuBackend final : public Backend {
   std::vector<cpu::AttendScratch> scratch_;
 };
 
-// Encodes tokens [begin, end); the index of the first that is refused, or `end`.
-int64_t encode_tokens(const MutableKvView& view, const ConstTensorView& k, const ConstTensorView& v,
-                      std::span<const int64_t> slots, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t slot = slots[static_cast<size_t>(i)];
-    const int64_t page = slot / view.block_size;
-    const int64_t tile = slot % view.block_size / kTileTokens;
-    const int in_tile = static_cast<int>(slot % kTileTokens);
-    for (int head = 0; head < view.num_kv_heads; ++head) {
-      const bool k_fits = encode_k_row(view.format.k, k_tile(view, page, tile, head), in_tile,
-                                       k.at(i, head), k.dtype, view.head_dim_k);
-      const bool v_fits = encode_v_row(view.format.v, v_tile(view, page, tile, head), in_tile,
-                                       v.at(i, head), v.dtype, view.head_dim_v);
-      if (!k_fits || !v_fits) return i;
+// Encodes the rows of heads [begin, end); the index of the first token that is refused, or
+// slots.size().
+int64_t encode_heads(const MutableKvView& view, const ConstTensorView& k, const ConstTensorView& v,
+                     std::span<const int64_t> slots, Range heads) {
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const int64_t page = slots[i] / view.block_size;
+    const int64_t tile = slots[i] % view.block_size / kTileTokens;
+    const int slot = static_cast<int>(slots[i] % kTileTokens);
+    const auto token = static_cast<int64_t>(i);
+    const int64_t step = elements_per_word(view.format.v);
+    for (int head = static_cast<int>(heads.begin); head < heads.end; ++head) {
+      const std::byte* tile_at = v_tile(view, page, tile, head) + slot / step * kLineBytes;
+      for (int g = 0; g < padded_dim_v(view.head_dim_v) / kTileLanes; ++g) {
+        __builtin_prefetch(tile_at + g * (kTileTokens / step) * kLineBytes, 1);
+      }
+    }
+    for (int head = static_cast<int>(heads.begin); head < heads.end; ++head) {
+      const bool k_fits = encode_k_row(view.format.k, k_tile(view, page, tile, head), slot,
+                                       k.at(token, head), k.dtype, view.head_dim_k);
+      const bool v_fits = encode_v_row(view.format.v, v_tile(view, page, tile, head), slot,
+                                       v.at(token, head), v.dtype, view.head_dim_v);
+      if (!k_fits || !v_fits) return token;
     }
   }
-  return end;
+  return static_cast<int64_t>(slots.size());
 }
 
 std::optional<int64_t> CpuBackend::encode(const MutableKvView& view, const ConstTensorView& k,
@@ -200,15 +208,15 @@ std::optional<int64_t> CpuBackend::encode(const MutableKvView& view, const Const
   const auto count = static_cast<int64_t>(slots.size());
   const int64_t elements = count * view.num_kv_heads * (int64_t{view.head_dim_k} + view.head_dim_v);
   if (elements < kParallelEncodeElements) {
-    const int64_t refused = encode_tokens(view, k, v, slots, 0, count);
+    const int64_t refused = encode_heads(view, k, v, slots, {0, view.num_kv_heads});
     return refused < count ? std::optional(refused) : std::nullopt;
   }
   const std::lock_guard lock(mutex_);
   std::atomic<int64_t> first_refused{count};
+  // Split by heads: two tokens may share a word, two heads never do.
   team_.run([&](int thread) {
-    const Range share = static_share(count, thread, team_.size());
-    const int64_t refused = encode_tokens(view, k, v, slots, share.begin, share.end);
-    if (refused == share.end) return;
+    const int64_t refused =
+        encode_heads(view, k, v, slots, static_share(view.num_kv_heads, thread, team_.size()));
     int64_t seen = first_refused.load();
     while (refused < seen && !first_refused.compare_exchange_weak(seen, refused)) {
     }
