@@ -68,7 +68,9 @@ class [[nodiscard]] Result {
   const T& value() const& { return const_cast<Result*>(this)->checked(); }
   T&& value() && { return std::move(checked()); }
   T* operator->() { return &checked(); }
+  const T* operator->() const { return &value(); }
   T& operator*() { return checked(); }
+  const T& operator*() const { return value(); }
 
  private:
   T& checked() {
