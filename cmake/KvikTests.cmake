@@ -20,10 +20,13 @@ function(kvik_test name)
   target_link_libraries(${name} PRIVATE kvik_internal GTest::gmock GTest::gtest_main ${arg_LIBS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   kvik_label_target(${name} ${arg_LABELS})
-  # A list inside a property of a discovered test needs its semicolons kept through two scripts.
-  string(REPLACE ";" "\\;" labels "${arg_LABELS}")
-  gtest_discover_tests(${name} TEST_PREFIX "${name}/" DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS "${labels}" TIMEOUT 600)
+  gtest_discover_tests(${name} TEST_PREFIX "${name}/" TEST_LIST ${name}_tests DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT 600)
+  # Discovery flattens lists, so labels are set from a script that CTest reads after it.
+  set(labels_file ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
+  file(WRITE ${labels_file}
+       "if(${name}_tests)\n  set_tests_properties(\${${name}_tests} PROPERTIES LABELS \"${arg_LABELS}\")\nendif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labels_file})
 endfunction()
 
 # kvik_unit_tests(LAYER [lib...]): all src/LAYER/**/*_test.cc as one program <LAYER>_test with label
