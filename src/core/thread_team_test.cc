@@ -108,14 +108,14 @@ TEST(ThreadTeam, StartsAndStopsManyTimesUsedOrNot) {
 TEST(ThreadTeam, TeamsOfDifferentThreadsAreIndependent) {
   std::vector<std::thread> callers;
   std::vector<int> totals(3);
-  for (size_t caller = 0; caller < totals.size(); ++caller) {
-    callers.emplace_back([&totals, caller] {
+  for (int& total : totals) {
+    callers.emplace_back([&total] {
       ThreadTeam team(3);
       std::vector<int> calls(3);
       for (int region = 0; region < 200; ++region) {
         team.run([&](int i) { ++calls[static_cast<size_t>(i)]; });
       }
-      totals[caller] = std::accumulate(calls.begin(), calls.end(), 0);
+      total = std::accumulate(calls.begin(), calls.end(), 0);
     });
   }
   for (std::thread& caller : callers) caller.join();
