@@ -98,6 +98,7 @@ int64_t Buffer::growth_step_bytes() const {
 }
 
 Status Buffer::commit(int64_t bytes) {
+  if (bytes < 0) return invalid_argument("cannot commit " + std::to_string(bytes) + " bytes");
   if (bytes <= committed_bytes_) return {};
   if (bytes > reserved_bytes_) {
     return {StatusCode::out_of_memory, "a buffer of " + std::to_string(reserved_bytes_) +

@@ -29,7 +29,8 @@ class KVIK_API Buffer {
   // Makes at least the first `bytes` bytes usable. The step is the larger of what is asked for and
   // min(2 MiB, 1/32 of what is committed), at least 64 KiB and never past the reservation; whole
   // 2 MiB stretches of a step are backed by huge pages where the system offers them.
-  // Errors: out_of_memory (beyond the reservation, or refused by the system); nothing changes then.
+  // Errors: invalid_argument for a negative size, out_of_memory (beyond the reservation, or refused
+  // by the system); nothing changes then.
   Status commit(int64_t bytes);
 
   // The step that commit() takes by itself from the present size, in bytes.
