@@ -1,6 +1,7 @@
 // The checked door: every rule that the kernels rely on without looking.
 #include <cmath>
 #include <string>
+#include <string_view>
 
 #include "kvik/attention/attention.h"
 #include "kvik/core/checked_math.h"
@@ -10,7 +11,10 @@ namespace {
 
 std::string num(int64_t x) { return std::to_string(x); }
 
-Status check_tensor(const std::string& name, const ConstTensorView& t, int rank, bool is_output) {
+// A good call builds no string: names become text only in messages.
+std::string operator+(std::string_view name, const char* rest) { return std::string(name) + rest; }
+
+Status check_tensor(std::string_view name, const ConstTensorView& t, int rank, bool is_output) {
   if (t.device != Device::cpu) {
     return unsupported(name + " lives on another device; this back end reads CPU memory only");
   }
@@ -40,7 +44,7 @@ Status check_tensor(const std::string& name, const ConstTensorView& t, int rank,
 }
 
 // Kernels read and write rows of head_dim consecutive elements.
-Status check_unit_stride(const std::string& name, const ConstTensorView& t) {
+Status check_unit_stride(std::string_view name, const ConstTensorView& t) {
   if (t.dim(t.rank - 1) > 1 && t.step(t.rank - 1) != 1) {
     return invalid_argument(name + " has stride " + num(t.step(t.rank - 1)) +
                             " in its last dimension; it must be 1 (copy it row by row first)");
@@ -49,7 +53,7 @@ Status check_unit_stride(const std::string& name, const ConstTensorView& t) {
 }
 
 // Rows of an output must not lie over each other.
-Status check_disjoint_rows(const std::string& name, const ConstTensorView& t, int64_t row) {
+Status check_disjoint_rows(std::string_view name, const ConstTensorView& t, int64_t row) {
   const bool heads_apart = t.dim(1) <= 1 || t.step(1) >= row;
   const int64_t query = t.dim(1) <= 1 ? row : (t.dim(1) - 1) * t.step(1) + row;
   const int64_t queries = t.dim(0) <= 1 ? row : (t.dim(0) - 1) * t.step(0) + row;
@@ -59,7 +63,7 @@ Status check_disjoint_rows(const std::string& name, const ConstTensorView& t, in
   return invalid_argument(name + " has strides that lay rows over each other");
 }
 
-Status check_indptr(const std::string& name, std::span<const int32_t> indptr, int64_t num_seqs,
+Status check_indptr(std::string_view name, std::span<const int32_t> indptr, int64_t num_seqs,
                     int64_t limit) {
   if (static_cast<int64_t>(indptr.size()) != num_seqs + 1) {
     return invalid_argument(name + " has " + num(static_cast<int64_t>(indptr.size())) +
@@ -77,35 +81,36 @@ Status check_indptr(const std::string& name, std::span<const int32_t> indptr, in
   return {};
 }
 
-Status check_stride(const std::string& name, int64_t stride, int64_t least, int64_t multiple,
-                    int64_t count) {
+Status check_stride(std::string_view name, const char* per, int64_t stride, int64_t least,
+                    int64_t multiple, int64_t count) {
   if (stride < 0 || (count > 1 && stride < least)) {
-    return invalid_argument(name + " is " + num(stride) + " bytes; rows need " + num(least));
+    return invalid_argument(name + "_stride per " + per + " is " + num(stride) +
+                            " bytes; rows need " + num(least));
   }
   if (stride % multiple != 0) {
-    return invalid_argument(name + " is " + num(stride) + " bytes; it must be a multiple of " +
-                            num(multiple));
+    return invalid_argument(name + "_stride per " + per + " is " + num(stride) +
+                            " bytes; it must be a multiple of " + num(multiple));
   }
   if (!checked_product({stride, count})) {
-    return invalid_argument(name + " times " + num(count) + " exceeds 64 bits");
+    return invalid_argument(name + "_stride per " + per + " times " + num(count) +
+                            " exceeds 64 bits");
   }
   return {};
 }
 
 // Pointer, alignment and strides of K or V. `tile` = bytes of one tile, `row` = bytes of one plain
 // row.
-Status check_storage(const std::string& name, const KvView& view, const std::byte* data,
+Status check_storage(std::string_view name, const KvView& view, const std::byte* data,
                      std::array<int64_t, 2> stride, int64_t tile, int64_t row, KvCode code) {
   const bool tiles = view.layout == KvLayout::tiles;
   const int64_t unit = tiles ? view.block_size / kTileTokens * tile : row;
   const int64_t multiple = tiles ? kLineBytes : kv_code_bytes(code);
-  if (Status s =
-          check_stride(name + "_stride per head", stride[1], unit, multiple, view.num_kv_heads);
+  if (Status s = check_stride(name, "head", stride[1], unit, multiple, view.num_kv_heads);
       !s.ok()) {
     return s;
   }
-  if (Status s = check_stride(name + "_stride per " + (tiles ? "page" : "token"), stride[0], 0,
-                              multiple, view.num_pages);
+  if (Status s =
+          check_stride(name, tiles ? "page" : "token", stride[0], 0, multiple, view.num_pages);
       !s.ok()) {
     return s;
   }
@@ -118,6 +123,9 @@ Status check_storage(const std::string& name, const KvView& view, const std::byt
   return {};
 }
 
+// "[3] is ", for messages about one entry of an array.
+std::string at(size_t index) { return "[" + num(static_cast<int64_t>(index)) + "] is "; }
+
 Status check_sequences(const KvView& view, int64_t num_seqs) {
   const bool tiles = view.layout == KvLayout::tiles;
   const int64_t limit = tiles ? static_cast<int64_t>(view.page_ids.size()) : view.num_pages;
@@ -128,21 +136,20 @@ Status check_sequences(const KvView& view, int64_t num_seqs) {
   }
   if (Status s = check_indptr("page_indptr", view.page_indptr, num_seqs, limit); !s.ok()) return s;
   for (size_t b = 0; b < static_cast<size_t>(num_seqs); ++b) {
-    const std::string at = "[" + num(static_cast<int64_t>(b)) + "] is ";
     const int64_t length = view.kv_len[b];
     const int64_t first = view.first_pos[b];
-    if (length < 0) return invalid_argument("kv_len" + at + num(length));
+    if (length < 0) return invalid_argument("kv_len" + at(b) + num(length));
     if (first < 0 || (tiles && first % kTileTokens != 0)) {
-      return invalid_argument("first_pos" + at + num(first) +
+      return invalid_argument("first_pos" + at(b) + num(first) +
                               "; it must be 0 or a positive multiple of 16");
     }
     if (first + length > INT32_MAX) {
-      return invalid_argument("kv_len" + at + num(length) + "; positions must stay below 2^31");
+      return invalid_argument("kv_len" + at(b) + num(length) + "; positions must stay below 2^31");
     }
     const int64_t have = view.page_indptr[b + 1] - view.page_indptr[b];
     const int64_t need = tiles ? ceil_div(length, view.block_size) : length;
     if (need > have) {
-      return invalid_argument("kv_len" + at + num(length) + ": needs " + num(need) + " " +
+      return invalid_argument("kv_len" + at(b) + num(length) + ": needs " + num(need) + " " +
                               (tiles ? "blocks" : "rows") + ", its table has " + num(have));
     }
   }
@@ -259,7 +266,7 @@ Status check_params(const AttentionParams& params, int64_t num_heads) {
   return {};
 }
 
-Status check_lse(const std::string& name, const std::optional<TensorView>& lse,
+Status check_lse(std::string_view name, const std::optional<TensorView>& lse,
                  const ConstTensorView& q) {
   if (!lse) return {};
   if (Status s = check_tensor(name, *lse, 2, true); !s.ok()) return s;

@@ -1,20 +1,43 @@
 #include "kvik/cache/cache_set.h"
 
 #include <string>
+#include <utility>
 
 #include "cache/plan_state.h"
 
 namespace kvik {
 
+namespace internal {
+// Shared by a set and its open plans.
+struct SetCore {
+  uint64_t next_id = 1;
+  std::vector<AppendPlan> spare;  // the memory of a finished step, for the next one
+};
+}  // namespace internal
+
+SetPlan::SetPlan(SetPlan&& other) noexcept = default;
+
+SetPlan& SetPlan::operator=(SetPlan&& other) noexcept {
+  std::swap(core_, other.core_);
+  std::swap(plans_, other.plans_);
+  return *this;
+}
+
+SetPlan::~SetPlan() {
+  if (core_ == nullptr) return;
+  plans_.clear();
+  core_->spare = std::move(plans_);
+}
+
 Result<CacheSet> CacheSet::create(std::span<const PagedCacheOptions> options,
                                   std::shared_ptr<Backend> backend) {
   if (options.empty()) return invalid_argument("a cache set needs at least one cache");
   CacheSet set;
-  set.next_id_ = std::make_shared<uint64_t>(1);
+  set.core_ = std::make_shared<internal::SetCore>();
   for (const PagedCacheOptions& each : options) {
     Result<PagedCache> cache = PagedCache::create(each, backend);
     if (!cache.ok()) return cache.status();
-    cache->join_set(static_cast<int>(set.caches_.size()), set.next_id_.get());
+    cache->join_set(static_cast<int>(set.caches_.size()), set.core_.get());
     set.caches_.push_back(std::move(cache).value());
   }
   return set;
@@ -23,9 +46,9 @@ Result<CacheSet> CacheSet::create(std::span<const PagedCacheOptions> options,
 Sequence CacheSet::new_sequence() {
   Sequence sequence;
   sequence.state_ = std::make_shared<internal::SequenceState>();
-  sequence.state_->id = (*next_id_)++;
+  sequence.state_->id = core_->next_id++;
   sequence.state_->tables.resize(caches_.size());
-  sequence.state_->owner = next_id_.get();
+  sequence.state_->owner = core_.get();
   return sequence;
 }
 
@@ -38,6 +61,8 @@ Result<SetPlan> CacheSet::reserve(std::span<const AppendRequest> requests) {
     }
   }
   SetPlan set_plan;
+  set_plan.core_ = core_;
+  set_plan.plans_ = std::move(core_->spare);
   set_plan.plans_.reserve(caches_.size());
   for (PagedCache& cache : caches_) {
     Result<AppendPlan> plan = cache.reserve_step(requests);
@@ -73,7 +98,7 @@ Status CacheSet::truncate(Sequence& sequence, int num_tokens) {
 }
 
 Result<Sequence> CacheSet::fork(const Sequence& sequence) {
-  return caches_[0].fork_tables(sequence, (*next_id_)++);
+  return caches_[0].fork_tables(sequence, core_->next_id++);
 }
 
 }  // namespace kvik

@@ -248,9 +248,10 @@ Result<AppendPlan> PagedCache::reserve_step(std::span<const AppendRequest> reque
     state.items.push_back(std::move(item));
   }
   if (num_pages > core_->pool->num_free()) return out_of_blocks(*core_, num_pages);
-  Result<std::vector<PageRef>> pages = core_->pool->allocate(static_cast<int>(num_pages));
-  if (!pages.ok()) return pages.status();
-  state.pages = std::move(pages).value();
+  if (Status status = core_->pool->allocate(static_cast<int>(num_pages), state.pages);
+      !status.ok()) {
+    return status;
+  }
 
   state.query_indptr.push_back(0);
   state.page_indptr.push_back(0);

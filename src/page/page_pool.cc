@@ -31,16 +31,15 @@ PagePool::PagePool(std::vector<PageRun> runs, int max_pages)
   for (const PageRun& run : runs_) total_page_bytes_ += run.page_bytes;
 }
 
-Result<std::vector<PageRef>> PagePool::allocate(int count) {
+Status PagePool::allocate(int count, std::vector<PageRef>& pages) {
   if (count > num_free()) {
-    return Status(StatusCode::out_of_pages, "need " + std::to_string(count) + " pages, have " +
-                                                std::to_string(num_free()) + " free of " +
-                                                std::to_string(max_pages_));
+    return {StatusCode::out_of_pages, "need " + std::to_string(count) + " pages, have " +
+                                          std::to_string(num_free()) + " free of " +
+                                          std::to_string(max_pages_)};
   }
   const int reused = std::min(count, static_cast<int>(free_.size()));
   if (Status status = commit(next_new_ + count - reused); !status.ok()) return status;
-  std::vector<PageRef> pages;
-  pages.reserve(static_cast<size_t>(count));
+  pages.reserve(pages.size() + static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     int page = next_new_;
     if (i < reused) {
@@ -54,7 +53,7 @@ Result<std::vector<PageRef>> PagePool::allocate(int count) {
     add_ref(page);
     pages.push_back(PageRef(shared_from_this(), page));
   }
-  return pages;
+  return {};
 }
 
 Status PagePool::commit(int count) {

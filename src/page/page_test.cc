@@ -26,15 +26,21 @@ std::vector<int> ids(const std::vector<PageRef>& pages) {
   return out;
 }
 
-PageRef one(PagePool& pool) { return std::move(pool.allocate(1).value()[0]); }
+std::vector<PageRef> take(PagePool& pool, int count) {
+  std::vector<PageRef> pages;
+  EXPECT_TRUE(pool.allocate(count, pages).ok());
+  return pages;
+}
+
+PageRef one(PagePool& pool) { return std::move(take(pool, 1)[0]); }
 
 TEST(PagePool, HandsOutTheLowestFreePageFirst) {
   const auto pool = make_pool(8);
-  std::vector<PageRef> pages = pool->allocate(5).value();
+  std::vector<PageRef> pages = take(*pool, 5);
   EXPECT_THAT(ids(pages), ElementsAre(0, 1, 2, 3, 4));
   pages[3] = PageRef();
   pages[1] = PageRef();
-  EXPECT_THAT(ids(pool->allocate(3).value()), ElementsAre(1, 3, 5));
+  EXPECT_THAT(ids(take(*pool, 3)), ElementsAre(1, 3, 5));
 }
 
 TEST(PagePool, CountsReferencesAndFreesWithTheLast) {
@@ -55,23 +61,25 @@ TEST(PagePool, CountsReferencesAndFreesWithTheLast) {
 
 TEST(PagePool, RunsOutWithAllOrNothing) {
   const auto pool = make_pool(4);
-  const std::vector<PageRef> held = pool->allocate(3).value();
-  const auto refused = pool->allocate(2);
-  EXPECT_EQ(refused.status().code(), StatusCode::out_of_pages);
-  EXPECT_THAT(refused.status().message(), HasSubstr("need 2 pages, have 1 free of 4"));
+  const std::vector<PageRef> held = take(*pool, 3);
+  std::vector<PageRef> more;
+  const Status refused = pool->allocate(2, more);
+  EXPECT_EQ(refused.code(), StatusCode::out_of_pages);
+  EXPECT_THAT(refused.message(), HasSubstr("need 2 pages, have 1 free of 4"));
+  EXPECT_TRUE(more.empty());
   EXPECT_EQ(pool->num_used(), 3);
-  EXPECT_TRUE(pool->allocate(1).ok());
+  EXPECT_TRUE(pool->allocate(1, more).ok());
 }
 
 TEST(PagePool, AllocatesNothingWhenFull) {
   const auto pool = make_pool(1);
   const PageRef page = one(*pool);
-  EXPECT_TRUE(pool->allocate(0).ok());
+  EXPECT_TRUE(take(*pool, 0).empty());
 }
 
 TEST(PagePool, MovesNothingWhenItGrows) {
   const auto pool = make_pool(100000);
-  std::vector<PageRef> pages = pool->allocate(1).value();
+  std::vector<PageRef> pages = take(*pool, 1);
   std::byte* const data = pool->run_data(0);
   std::memset(data, 7, 4096);
   for (int i = 0; i < 2000; ++i) pages.push_back(one(*pool));
@@ -83,8 +91,7 @@ TEST(PagePool, MovesNothingWhenItGrows) {
 
 TEST(PagePool, CommitsAheadOneRunAtATime) {
   const auto pool = make_pool(100000, {4096, 4096, 4096});
-  const std::vector<PageRef> pages =
-      pool->allocate(16).value();  // fills the first step of every run
+  const std::vector<PageRef> pages = take(*pool, 16);  // fills the first step of every run
   const int64_t before = pool->committed_bytes();
   pool->commit_ahead();
   EXPECT_EQ(pool->committed_bytes(), before + (64 << 10));
@@ -110,7 +117,7 @@ TEST(PagePool, RefusesRunsThatAreTooSmall) {
 
 TEST(PagePool, CopiesAPageInEveryRun) {
   const auto pool = make_pool(3);
-  const std::vector<PageRef> pages = pool->allocate(3).value();
+  const std::vector<PageRef> pages = take(*pool, 3);
   std::memset(pool->run_data(0) + 4096, 5, 4096);
   std::memset(pool->run_data(1) + 64, 6, 64);
   pool->copy_page(1, 2);

@@ -11,14 +11,24 @@
 
 namespace kvik {
 
+namespace internal {
+struct SetCore;
+}
+
 // The plans of one step, one per cache of the set, all over the same tokens. Move-only.
 class KVIK_API SetPlan {
  public:
+  SetPlan() = default;
+  SetPlan(SetPlan&& other) noexcept;
+  SetPlan& operator=(SetPlan&& other) noexcept;
+  ~SetPlan();
+
   AppendPlan& plan(int cache_idx) { return plans_[static_cast<size_t>(cache_idx)]; }
   const AppendPlan& plan(int cache_idx) const { return plans_[static_cast<size_t>(cache_idx)]; }
 
  private:
   friend class CacheSet;
+  std::shared_ptr<internal::SetCore> core_;
   std::vector<AppendPlan> plans_;
 };
 
@@ -45,7 +55,7 @@ class KVIK_API CacheSet {
  private:
   CacheSet() = default;
   std::vector<PagedCache> caches_;
-  std::shared_ptr<uint64_t> next_id_;  // its address also tells this set's sequences from others'
+  std::shared_ptr<internal::SetCore> core_;
 };
 
 }  // namespace kvik

@@ -23,7 +23,8 @@ struct PagedCacheOptions {
   int num_blocks = 0;     // blocks backed with memory when the cache is made
   int max_blocks = 1024;  // the limit to which it grows; address space for it is reserved at once
   // Layers that attend to a window only: blocks whose tokens all lie below committed - window -
-  // rollback_slack are given back. Slack: how far truncate() must be able to go back.
+  // rollback_slack are given back. Slack: how far below the longest it has been a sequence can be
+  // truncated.
   std::optional<int> window = std::nullopt;
   int rollback_slack = 64;
 };

@@ -30,10 +30,10 @@ class KVIK_API PagePool : public std::enable_shared_from_this<PagePool> {
   // Errors: invalid_argument when max_pages is negative or a run's reservation is too small for it.
   static Result<std::shared_ptr<PagePool>> create(std::vector<PageRun> runs, int max_pages);
 
-  // `count` pages with one reference each, all or none. Backs them with memory first; the content
-  // of a page is what its last owner left. Errors: out_of_pages naming need and have,
-  // out_of_memory.
-  Result<std::vector<PageRef>> allocate(int count);
+  // Appends `count` pages with one reference each to `pages`, all or none. Backs them with memory
+  // first; the content of a page is what its last owner left. Requires: count >= 0.
+  // Errors: out_of_pages naming need and have, out_of_memory.
+  Status allocate(int count, std::vector<PageRef>& pages);
 
   // Backs the first `count` pages of every run with memory. Errors: out_of_memory.
   Status commit(int count);

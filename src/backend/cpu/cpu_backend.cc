@@ -9,6 +9,7 @@
 #include <string>
 
 #include "backend/cpu/attend_plan.h"
+#include "backend/cpu/cpu_backend_kernels.h"
 #include "kvik/core/checked_math.h"
 #include "kvik/core/thread_team.h"
 
@@ -143,14 +144,14 @@ const FamilyRow& family_row(const CpuFeatures& features) {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(CpuIsa isa, const CpuBackendOptions& options)
-      : name_("cpu-" + std::string(cpu_isa_name(isa))),
-        kernels_(kernels_of(isa)),
-        team_(options.num_threads),
-        memory_(static_cast<size_t>(options.num_threads)),
-        scratch_(static_cast<size_t>(options.num_threads)) {
-    if (options.pin_threads) team_.pin();
-  }
+  CpuBackend(const cpu::AttendKernels& kernels, std::string name, int num_threads)
+      : name_(std::move(name)),
+        kernels_(&kernels),
+        team_(num_threads),
+        memory_(static_cast<size_t>(num_threads)),
+        scratch_(static_cast<size_t>(num_threads)) {}
+
+  bool pin() { return team_.pin(); }
 
   std::string_view name() const override { return name_; }
 
@@ -283,7 +284,21 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuBackendOptions& optio
     return unsupported("this processor or build has no kernels for " +
                        std::string(cpu_isa_name(isa)) + "; available:" + names);
   }
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(isa, options));
+  auto backend = std::make_unique<CpuBackend>(
+      *kernels_of(isa), "cpu-" + std::string(cpu_isa_name(isa)), options.num_threads);
+  if (options.pin_threads && !backend->pin()) {
+    return unsupported("cannot pin " + std::to_string(options.num_threads) + " threads to " +
+                       std::to_string(num_usable_processors()) + " usable processors");
+  }
+  return std::unique_ptr<Backend>(std::move(backend));
 }
 
+namespace cpu {
+
+std::unique_ptr<Backend> make_backend_of_kernels(const AttendKernels& kernels, std::string name,
+                                                 int num_threads) {
+  return std::make_unique<CpuBackend>(kernels, std::move(name), num_threads);
+}
+
+}  // namespace cpu
 }  // namespace kvik

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "backend/cpu/attend_task.h"
-#include "backend/cpu/isa_region.h"
+#include "core/isa_region.h"
 #include "kvik/core/dtype.h"
 
 KVIK_ISA_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")

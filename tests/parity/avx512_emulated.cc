@@ -1,0 +1,69 @@
+// The AVX-512 kernels, compiled from the same source as the library's, with each AVX-512
+// instruction replaced by SIMDe's emulation of it: their logic is tested on machines that lack
+// them. This file alone is compiled for AVX2, FMA and F16C (SIMDe fuses multiply-add only then);
+// callers check the processor first.
+#include <simde/x86/avx512.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/attend_task.h"
+#include "kvik/core/dtype.h"
+
+namespace kvik::test {
+namespace {
+
+// Two conversions that SIMDe 0.7.4 lacks.
+inline __m256i convert_words(simde__m512i x) {
+  alignas(64) int32_t words[16];
+  alignas(32) int16_t halves[16];
+  simde_mm512_store_si512(words, x);
+  for (int i = 0; i < 16; ++i) halves[i] = static_cast<int16_t>(words[i]);
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(halves));
+}
+inline simde__m512 convert_halves(__m256i halves) {
+  alignas(64) float x[16];
+  _mm256_store_ps(x, _mm256_cvtph_ps(_mm256_castsi256_si128(halves)));
+  _mm256_store_ps(x + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)));
+  return simde_mm512_loadu_ps(x);
+}
+
+}  // namespace
+}  // namespace kvik::test
+
+#define __m512 simde__m512
+#define __m512i simde__m512i
+#define _mm512_add_epi32 simde_mm512_add_epi32
+#define _mm512_add_ps simde_mm512_add_ps
+#define _mm512_and_si512 simde_mm512_and_si512
+#define _mm512_andnot_si512 simde_mm512_andnot_si512
+#define _mm512_castps512_ps256 simde_mm512_castps512_ps256
+#define _mm512_castps_pd simde_mm512_castps_pd
+#define _mm512_castps_si512 simde_mm512_castps_si512
+#define _mm512_castsi512_ps simde_mm512_castsi512_ps
+#define _mm512_cmp_ps_mask simde_mm512_cmp_ps_mask
+#define _mm512_cvtepi32_epi16 kvik::test::convert_words
+#define _mm512_cvtph_ps kvik::test::convert_halves
+#define _mm512_div_ps simde_mm512_div_ps
+#define _mm512_extractf64x4_pd simde_mm512_extractf64x4_pd
+#define _mm512_fmadd_ps simde_mm512_fmadd_ps
+#define _mm512_load_si512 simde_mm512_load_si512
+#define _mm512_loadu_ps simde_mm512_loadu_ps
+#define _mm512_mask_blend_ps simde_mm512_mask_blend_ps
+#define _mm512_max_ps simde_mm512_max_ps
+#define _mm512_min_ps simde_mm512_min_ps
+#define _mm512_mul_ps simde_mm512_mul_ps
+#define _mm512_or_si512 simde_mm512_or_si512
+#define _mm512_set1_epi32 simde_mm512_set1_epi32
+#define _mm512_set1_ps simde_mm512_set1_ps
+#define _mm512_slli_epi32 simde_mm512_slli_epi32
+#define _mm512_srli_epi32 simde_mm512_srli_epi32
+#define _mm512_storeu_ps simde_mm512_storeu_ps
+#define _mm512_sub_ps simde_mm512_sub_ps
+#define avx512 avx512_emulated
+#define kAvx512Kernels kEmulatedAvx512Kernels
+namespace kvik::cpu {
+extern const AttendKernels kEmulatedAvx512Kernels;
+}
+#include "backend/cpu/spine_avx512.inl.h"
