@@ -1,6 +1,7 @@
 #include "model/gguf_parser.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <numeric>
 

@@ -1,26 +1,15 @@
 // Checks the bytes of a GGUF file and fills a GgufFile with views of them.
 #pragma once
 
-#include <bit>
-#include <cstring>
 #include <string>
 
 #include "kvik/model/gguf.h"
+#include "model/unaligned.h"
 
 namespace kvik {
 
-static_assert(std::endian::native == std::endian::little, "GGUF values are read in place");
-
 // Bytes of one scalar; 0 for strings, arrays and unknown numbers.
 int64_t gguf_scalar_bytes(GgufType type);
-
-// The value at an unaligned address. Requires: sizeof(T) readable bytes.
-template <class T>
-T load_unaligned(const std::byte* p) {
-  T value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
 
 // A name from a file made fit for a message: quoted, shortened, without control characters.
 std::string quoted(std::string_view name);
