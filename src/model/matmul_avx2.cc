@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kvik/core/checked_math.h"
 #include "model/blocks_32.h"
 #include "model/blocks_plain.h"
 #include "model/matmul_kernels.h"
@@ -13,6 +14,8 @@
 KVIK_ISA_BEGIN("avx2,fma,f16c")
 namespace kvik::internal {
 namespace {
+#include "model/simd_x86.inc"
+
 #include "model/simd_avx2.inc"
 
 #include "model/matmul_body.inc"

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kvik/core/checked_math.h"
 #include "model/blocks_32.h"
 #include "model/blocks_plain.h"
 #include "model/matmul_kernels.h"
@@ -19,6 +20,8 @@
 KVIK_ISA_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 namespace kvik::internal {
 namespace {
+#include "model/simd_x86.inc"
+
 #include "model/simd_avx512.inc"
 
 #include "model/matmul_body.inc"

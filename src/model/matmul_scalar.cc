@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kvik/core/checked_math.h"
 #include "model/blocks_32.h"
 #include "model/blocks_plain.h"
 #include "model/matmul_kernels.h"
@@ -29,13 +30,14 @@ struct Simd {
     for (int i = 0; i < 16; ++i) acc.lane[i] = std::fma(w.lane[i], x.lane[i], acc.lane[i]);
     return acc;
   }
-  static float reduce(const float* lanes) {
-    float sum[16];
-    std::memcpy(sum, lanes, sizeof sum);
-    for (int half = 8; half > 0; half /= 2) {
-      for (int i = 0; i < half; ++i) sum[i] += sum[i + half];
+  static void reduce_rows(const float* lanes, float* sums) {
+    for (int r = 0; r < 4; ++r) {
+      Part sum = load(lanes + 16 * r);
+      for (int half = 8; half > 0; half /= 2) {
+        for (int i = 0; i < half; ++i) sum.lane[i] += sum.lane[i + half];
+      }
+      sums[r] = sum.lane[0];
     }
-    return sum[0];
   }
   static void prefetch(const std::byte*) {}
 
