@@ -163,9 +163,9 @@ TEST(MatMul, ExtremeScalesFollowTheRuleBitForBit) {
   }
 }
 
-TEST(MatMul, TheSignOfAnUnderflowedSumIsKept) {
-  // The one product is a negative number too small for f32: its lane becomes -0, and so must y not,
-  // because the other lanes hold +0.
+TEST(MatMul, ZerosHaveTheSignThatTheRuleGives) {
+  // The only product is negative and too small for f32, so that its lane holds -0 beside 15 lanes
+  // of +0; a kernel that pads with zeros or sums in another order could give the other zero.
   const float tiny = -0x1p-100f;
   std::vector<std::byte> bytes(sizeof tiny);
   std::memcpy(bytes.data(), &tiny, sizeof tiny);
