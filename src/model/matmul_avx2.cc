@@ -1,0 +1,33 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kvik/core/checked_math.h"
+#include "model/blocks_32.h"
+#include "model/blocks_plain.h"
+#include "model/matmul_kernels.h"
+
+#if defined(KVIK_HAVE_SPINE_AVX2)
+#include <immintrin.h>
+
+#include "core/isa_region.h"
+
+KVIK_ISA_BEGIN("avx2,fma,f16c")
+namespace kvik::internal {
+namespace {
+#include "model/simd_x86.inc"
+
+#include "model/simd_avx2.inc"
+
+#include "model/matmul_body.inc"
+}  // namespace
+}  // namespace kvik::internal
+KVIK_ISA_END
+
+namespace kvik::internal {
+const KernelSet* avx2_kernels() { return &kKernels; }
+}  // namespace kvik::internal
+#else
+namespace kvik::internal {
+const KernelSet* avx2_kernels() { return nullptr; }
+}  // namespace kvik::internal
+#endif

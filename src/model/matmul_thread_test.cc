@@ -1,0 +1,60 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "kvik/model/matmul.h"
+#include "model/matmul_test_util.h"
+
+namespace kvik {
+namespace {
+
+using testing::products_by_rule;
+using testing::random_floats;
+using testing::RandomWeight;
+using testing::same_bits;
+
+constexpr WeightType kSomeTypes[] = {WeightType::q4_1, WeightType::q8_0, WeightType::f16};
+
+TEST(MatMulThreads, AnyNumberOfThreadsGivesTheSameBits) {
+  for (const WeightType type : kSomeTypes) {
+    const RandomWeight w(type, 29, 96, 5);
+    const std::vector<float> x = random_floats(96 * 10, 7);
+    for (const InstructionSet set : usable_instruction_sets(detect_cpu_features())) {
+      // More threads than tiles leave some without work.
+      for (const int num_threads : {1, 2, 3, 5, 9}) {
+        ThreadTeam team(num_threads);
+        MatMul matmul = MatMul::create(set, team, 96).value();
+        for (const int64_t n : {1, 10}) {
+          std::vector<float> y(static_cast<size_t>(29 * n));
+          matmul.multiply(w.weight, x.data(), 96, n, y.data(), 29);
+          EXPECT_TRUE(same_bits(y, products_by_rule(w.weight, x, n)))
+              << instruction_set_name(set) << ", " << num_threads << " threads, " << n << " rows";
+        }
+      }
+    }
+  }
+}
+
+TEST(MatMulThreads, AnySplitOfABatchGivesTheSameBits) {
+  constexpr int64_t kRows = 21, kCols = 160, kBatch = 23;
+  for (const WeightType type : kSomeTypes) {
+    const RandomWeight w(type, kRows, kCols, 5);
+    const std::vector<float> x = random_floats(kCols * kBatch, 7);
+    const std::vector<float> expected = products_by_rule(w.weight, x, kBatch);
+    for (const InstructionSet set : usable_instruction_sets(detect_cpu_features())) {
+      ThreadTeam team(2);
+      MatMul matmul = MatMul::create(set, team, kCols).value();
+      for (const int64_t step : {1, 2, 3, 4, 7, 23}) {
+        std::vector<float> y(static_cast<size_t>(kRows * kBatch));
+        for (int64_t n = 0; n < kBatch; n += step) {
+          matmul.multiply(w.weight, x.data() + n * kCols, kCols, std::min(step, kBatch - n),
+                          y.data() + n * kRows, kRows);
+        }
+        EXPECT_TRUE(same_bits(y, expected)) << instruction_set_name(set) << " in steps of " << step;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvik
