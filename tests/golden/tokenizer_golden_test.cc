@@ -50,7 +50,7 @@ class SmolLm2Tokenizer : public testing::Test {
 };
 
 TEST_F(SmolLm2Tokenizer, GivesTheGoldenIdsAndTheTextBack) {
-  const std::vector<json> lines = read_lines("tokenizer.jsonl");
+  const std::vector<json> lines = read_lines("smollm2-135m-instruct-q4_1/tokenizer.jsonl");
   ASSERT_EQ(lines.size(), 170U);
   for (const json& line : lines) {
     const auto text = line.at("text").get<std::string>();
@@ -69,7 +69,7 @@ TEST_F(SmolLm2Tokenizer, GivesTheGoldenIdsAndTheTextBack) {
 }
 
 TEST_F(SmolLm2Tokenizer, GivesTheGoldenIdsForRenderedChats) {
-  const std::vector<json> lines = read_lines("chat.jsonl");
+  const std::vector<json> lines = read_lines("smollm2-135m-instruct-q4_1/chat.jsonl");
   ASSERT_EQ(lines.size(), 10U);
   for (const json& line : lines) {
     EXPECT_EQ(encode(line.at("prompt_generate").get<std::string>(), true),
