@@ -196,6 +196,7 @@ PIECES = """
 {{ [1, 'b', none]|join }} {{ ['a', 'b']|join(', ') }} {{ 'abc'|join('-') }} {{ []|join(',') }}| {{ messages[0]|join(',') }}
 {{ nothing|default('d') }} {{ nothing|d('e') }} {{ ''|default('d') }}| {{ ''|default('d', true) }} {{ 0|d(5, true) }} {{ 'x'|default('d', true) }} {{ nothing|default }}|
 {{ 'aXbX'|replace('X', 'yy') }} {{ 'aaa'|replace('aa', 'b') }} {{ 'abc'.replace('b', '') }}
+{{ ['a', 'b', 'a']|reject('equalto', 'a')|join(',') }} {{ [1, true, 2]|select('equalto', 1)|list|length }} {{ 'abc'|reject('==', 'a')|first }} {{ nothing|select('equalto', 1)|join }}|
 {{ 5|string + 'a' }} {{ true|string }} {{ none|string }}
 {{ 'abc'|list|length }} {{ ('abc'|list)[1] }} {{ messages[0]|list|join(',') }}
 {{ 'a"\\\\\\n\\u0001\u00e9\x7f/<>&'|tojson }} {{ 5|tojson }} {{ none|tojson }} {{ true|tojson }} {{ [1, [], {}, 'x']|tojson }} {{ {'a': [1, {'b': none}]}|tojson }}

@@ -66,19 +66,19 @@ class KVIK_API RenderedChat {
 // What is understood, with the meaning of Jinja 3.1 as chat templates are rendered elsewhere
 // (trim_blocks and lstrip_blocks on, no escaping, the plain Undefined, tojson without HTML escapes
 // and with non-ASCII text as it is):
-//   tags        for (two targets, `if`, else), if/elif/else, set (name, namespace attribute, block)
-//   loop.       index, index0, revindex, revindex0, first, last, length, previtem, nextitem
-//   operators   + - * // % ~ == != < <= > >= in, not in, and, or, not, a if b else c, | is . []
-//   [a:b:c] literals    strings, integers, true, false, none, lists, mappings with string keys
-//   filters     default (d), first, items, join, last, length (count), list, lower, replace,
-//   string,
-//               tojson, trim, upper
-//   tests       boolean, defined, false, integer, iterable, mapping, none, number, sequence,
-//   string,
-//               true, undefined
-//   methods     endswith, lower, lstrip, replace, rstrip, split, startswith, strip, upper;
-//               get, items, keys, values
-//   functions   namespace, raise_exception
+//   tags       for (two targets, `if`, else), if/elif/else, set (name, attribute, block)
+//   loop.      index, index0, revindex, revindex0, first, last, length, previtem, nextitem
+//   operators  + - * // % ~ == != < <= > >= in, not in, and, or, not, a if b else c
+//   access     a.b, a["b"], a[0], a[1:2:3]
+//   literals   strings, integers, true, false, none, lists, mappings with string keys
+//   filters    default (d), first, items, join, last, length (count), list, lower, replace,
+//              string, tojson, trim, upper; select and reject with "equalto", before join, list
+//              or first
+//   tests      boolean, defined, false, integer, iterable, mapping, none, number, sequence,
+//              string, true, undefined
+//   methods    endswith, lower, lstrip, replace, rstrip, split, startswith, strip, upper;
+//              get, items, keys, values
+//   functions  namespace, raise_exception
 // Everything else is refused by name and position. Variables: those of ChatInput; tools and
 // documents are none.
 //

@@ -147,7 +147,8 @@ Value Evaluator::eval_slice(const Expr& expr) {
     return Value(std::move(result));
   }
   const Text* text = object.text();
-  if (text == nullptr) refuse("a slice of " + std::string(object.kind()) + " is not supported", expr.offset);
+  if (text == nullptr)
+    refuse("a slice of " + std::string(object.kind()) + " is not supported", expr.offset);
   budget_.pay((sizeof(size_t) + sizeof(Text::Run)) * text->size(), expr.offset);
   const std::vector<size_t> offsets = char_offsets(text->bytes());
   Text result;

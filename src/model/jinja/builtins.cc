@@ -119,6 +119,17 @@ Value joined(const Call& call) {
   return Value(std::move(result));
 }
 
+// Items that equal the second argument, or those that do not. Requires: the first argument names
+// the test of equality (the parser sees to it).
+Value selected(const Call& call, bool equal_ones) {
+  List kept;
+  for (const Value& item : to_items(call.object, call.offset, call.budget)) {
+    const auto pay = [&](size_t cost) { call.budget.pay(cost, call.offset); };
+    if (equal(item, call.args[1], pay) == equal_ones) kept.items.push_back(item);
+  }
+  return Value(std::move(kept));
+}
+
 Value length_of(const Call& call) {
   const Value& object = call.object;
   size_t length = 0;
@@ -210,6 +221,10 @@ Value apply_filter(Filter filter, const Call& call) {
       return length_of(call);
     case Filter::list:
       return Value(List{to_items(call.object, call.offset, call.budget)});
+    case Filter::reject:
+      return selected(call, false);
+    case Filter::select:
+      return selected(call, true);
     case Filter::string:
       return Value(object_text(call));
     case Filter::trim:

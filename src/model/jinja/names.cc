@@ -22,11 +22,12 @@ std::optional<T> find(const Named<T> (&table)[N], std::string_view name) {
 }
 
 constexpr Named<Filter> kFilters[] = {
-    {"default", Filter::default_}, {"d", Filter::default_},      {"first", Filter::first},
-    {"items", Filter::items},      {"join", Filter::join},       {"last", Filter::last},
-    {"length", Filter::length},    {"count", Filter::length},    {"list", Filter::list},
-    {"lower", Filter::lower},      {"replace", Filter::replace}, {"string", Filter::string},
-    {"tojson", Filter::tojson},    {"trim", Filter::trim},       {"upper", Filter::upper},
+    {"default", Filter::default_}, {"d", Filter::default_},    {"first", Filter::first},
+    {"items", Filter::items},      {"join", Filter::join},     {"last", Filter::last},
+    {"length", Filter::length},    {"count", Filter::length},  {"list", Filter::list},
+    {"lower", Filter::lower},      {"reject", Filter::reject}, {"replace", Filter::replace},
+    {"select", Filter::select},    {"string", Filter::string}, {"tojson", Filter::tojson},
+    {"trim", Filter::trim},        {"upper", Filter::upper},
 };
 
 constexpr Named<Test> kTests[] = {
@@ -75,7 +76,9 @@ Arity arity(Filter filter) {
     case Filter::join:
     case Filter::trim:
       return {0, 1};
+    case Filter::reject:
     case Filter::replace:
+    case Filter::select:
       return {2, 2};
     default:
       return {0, 0};

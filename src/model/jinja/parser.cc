@@ -155,6 +155,7 @@ class Parser {
   ExprPtr parse_call(ExprPtr callee);
   ExprPtr parse_filters(ExprPtr expr);
   ExprPtr parse_filter(ExprPtr expr);
+  void check_select(const Expr& expr) const;
   ExprPtr parse_test(ExprPtr expr);
   void parse_arguments(Expr& call);
   static void check_arguments(const Expr& call, const std::string& what, Arity arity,
@@ -618,7 +619,22 @@ ExprPtr Parser::parse_filter(ExprPtr value) {
   } else {
     check_arguments(*expr, what, arity(*filter), {});
   }
+  if (*filter == Filter::select || *filter == Filter::reject) check_select(*expr);
   return expr;
+}
+
+// "select" and "reject" give a generator, which behaves as a list only where it is used up at once.
+void Parser::check_select(const Expr& expr) const {
+  const Text* test = expr.args[1]->value.text();
+  if (test == nullptr || (test->bytes() != "equalto" && test->bytes() != "==")) {
+    refuse("the filter \"" + expr.name + "\" with a test other than \"equalto\" is not supported",
+           expr.offset);
+  }
+  const std::string& next_filter = ahead().value;
+  if (!at_op("|") || (next_filter != "join" && next_filter != "list" && next_filter != "first")) {
+    refuse("the filter \"" + expr.name + "\" not followed by join, list or first is not supported",
+           expr.offset);
+  }
 }
 
 ExprPtr Parser::parse_test(ExprPtr value) {
