@@ -119,10 +119,12 @@ Status BpeVocabulary::add_merges(const std::vector<std::string>& merges) {
 }
 
 Symbol BpeVocabulary::intern(std::string bytes) {
-  const auto next = static_cast<Symbol>(token_bytes_.size() + other_bytes_.size());
-  const auto [it, added] = symbols_.emplace(std::move(bytes), next);
-  if (added) other_bytes_.push_back(it->first);
-  return it->second;
+  const auto known = symbols_.find(std::string_view(bytes));
+  if (known != symbols_.end()) return known->second;
+  const auto symbol = static_cast<Symbol>(token_bytes_.size() + other_bytes_.size());
+  other_bytes_.push_back(bytes);
+  symbols_.emplace(std::move(bytes), symbol);
+  return symbol;
 }
 
 std::string_view BpeVocabulary::symbol_bytes(Symbol symbol) const {

@@ -26,7 +26,7 @@ class SpecialMatcher {
   struct Range {
     size_t begin, end;
   };
-  // A piece of the text in order: a token, or (id < 0 never occurs: see is_token) plain text.
+  // A stretch of the text: a token or plain text.
   struct Fragment {
     size_t begin, end;
     bool is_token;

@@ -1,7 +1,6 @@
 #include "kvik/model/tokenizer.h"
 
 #include <limits>
-#include <unordered_map>
 #include <utility>
 
 #include "kvik/model/pre_tokenizer.h"
@@ -100,7 +99,7 @@ std::vector<SpecialMatcher::Special> collect_specials(const Vocabulary& v) {
 
 class Tokenizer::Impl {
  public:
-  // Requires: check_vocabulary passed; `index` has each piece of `v`.
+  // Requires: check_vocabulary passed.
   Impl(Vocabulary v, PreTokenizer pre, BpeVocabulary bpe)
       : vocabulary(std::move(v)),
         pre_tokenizer(pre),

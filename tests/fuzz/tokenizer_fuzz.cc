@@ -24,7 +24,8 @@ std::string_view take_line(std::string_view& rest) {
 
 // Lines until an empty one: "1 piece" to "6 piece" is a token of that type, anything else a merge.
 Vocabulary read_vocabulary(std::string_view& rest) {
-  Vocabulary vocabulary = test::tiny_vocabulary();
+  static const Vocabulary base = test::tiny_vocabulary();
+  Vocabulary vocabulary = base;
   for (std::string_view line = take_line(rest); !line.empty(); line = take_line(rest)) {
     if (line.size() >= 2 && line[0] >= '0' && line[0] <= '7' && line[1] == ' ') {
       vocabulary.pieces.emplace_back(line.substr(2));

@@ -1,11 +1,13 @@
 // The tokenizer against ids that llama.cpp and Hugging Face tokenizers agree on.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "kvik/model/chat_template.h"
 #include "kvik/model/stream_decoder.h"
 #include "kvik/model/tokenizer.h"
 #include "support/model_vocabulary.h"
@@ -76,6 +78,37 @@ TEST_F(SmolLm2Tokenizer, GivesTheGoldenIdsForRenderedChats) {
               line.at("ids_generate").get<std::vector<TokenId>>())
         << line.at("name");
   }
+}
+
+// Template and tokenizer together: as above, but what a message spells never becomes control.
+TEST_F(SmolLm2Tokenizer, KeepsControlTokensOutOfMessages) {
+  const Result<ChatTemplate> chat_template = ChatTemplate::parse(model_.chat_template);
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status().to_string();
+  int forged = 0;
+  for (const json& line : read_lines("smollm2-135m-instruct-q4_1/chat.jsonl")) {
+    ChatInput input;
+    input.add_generation_prompt = true;
+    bool spells_control = false;
+    for (const json& message : line.at("messages")) {
+      input.messages.push_back({message.at("role"), message.at("content")});
+      spells_control |= input.messages.back().content.find("<|im_") != std::string::npos;
+    }
+    const RenderedChat rendered = chat_template.value().render(input).value();
+    EXPECT_EQ(rendered.text(), line.at("prompt_generate"));
+    const std::vector<TokenId> ids = tokenizer_->encode_spans(rendered.spans()).value();
+    EXPECT_EQ(tokenizer_->decode(ids).value(), rendered.text());
+    const auto plain = line.at("ids_generate").get<std::vector<TokenId>>();
+    if (!spells_control) {
+      EXPECT_EQ(ids, plain) << line.at("name");
+      continue;
+    }
+    ++forged;
+    // The default system turn, the user's turn, the start of the answer.
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), *tokenizer_->find("<|im_start|>")), 3);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), *tokenizer_->find("<|im_end|>")), 2);
+    EXPECT_GT(std::count(plain.begin(), plain.end(), *tokenizer_->find("<|im_end|>")), 2);
+  }
+  EXPECT_EQ(forged, 1);
 }
 
 }  // namespace
