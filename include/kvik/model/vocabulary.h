@@ -1,0 +1,36 @@
+// What a model file says about its tokens: plain data, filled by a loader, checked by Tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvik {
+
+using TokenId = int32_t;
+
+// Values of `tokenizer.ggml.token_type`.
+enum class TokenType : uint8_t {
+  normal = 1,
+  unknown = 2,
+  control = 3,       // has a meaning for the model; text becomes it only where that is asked for
+  user_defined = 4,  // matched in any text, before pre-tokenization
+  unused = 5,        // never produced from text
+  byte = 6,          // "<0x41>"
+};
+
+struct Vocabulary {
+  std::string model;  // tokenizer.ggml.model, for example "gpt2"
+  std::string pre;    // tokenizer.ggml.pre, for example "smollm"
+
+  std::vector<std::string> pieces;   // tokenizer.ggml.tokens, as stored
+  std::vector<float> scores;         // tokenizer.ggml.scores; empty or one per piece
+  std::vector<int32_t> token_types;  // tokenizer.ggml.token_type; empty (all normal) or one each
+  std::vector<std::string> merges;   // tokenizer.ggml.merges, "left right", best first
+
+  std::optional<TokenId> bos, eos, unknown, padding;
+  std::optional<bool> add_bos, add_eos;  // absent: no, for byte-pair vocabularies
+};
+
+}  // namespace kvik

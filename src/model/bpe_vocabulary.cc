@@ -1,0 +1,205 @@
+#include "model/bpe_vocabulary.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <limits>
+#include <utility>
+
+#include "model/byte_alphabet.h"
+
+namespace kvik::internal {
+namespace {
+
+constexpr size_t kMaxSeen = size_t{1} << 14;
+// Longer pieces hardly come twice.
+constexpr size_t kMaxSeenBytes = 64;
+
+std::string hex_byte(uint8_t byte) {
+  char text[8];
+  std::snprintf(text, sizeof text, "0x%02X", byte);
+  return text;
+}
+
+Status corrupt(const char* key, size_t index, const std::string& what) {
+  return {StatusCode::corrupt,
+          std::string("tokenizer.ggml.") + key + "[" + std::to_string(index) + "] " + what};
+}
+
+// "<0x41>" -> "A".
+std::optional<std::string> parse_byte_piece(std::string_view piece) {
+  const auto digit = [](char c) -> std::optional<int> {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return std::nullopt;
+  };
+  if (piece.size() != 6 || piece.substr(0, 3) != "<0x" || piece[5] != '>') return std::nullopt;
+  const std::optional<int> high = digit(piece[3]), low = digit(piece[4]);
+  if (!high || !low) return std::nullopt;
+  return std::string(1, static_cast<char>(*high * 16 + *low));
+}
+
+}  // namespace
+
+Result<BpeVocabulary> BpeVocabulary::create(const Vocabulary& vocabulary, bool whole_pieces) {
+  if (vocabulary.merges.size() > std::numeric_limits<uint32_t>::max() / 8) {
+    return Status(StatusCode::corrupt, "tokenizer.ggml.merges has more entries than ranks allow");
+  }
+  BpeVocabulary bpe(vocabulary.merges.size(), whole_pieces);
+  if (Status status = bpe.add_tokens(vocabulary); !status.ok()) return status;
+  for (int byte = 0; byte < 256; ++byte) {
+    bpe.byte_symbols_[static_cast<size_t>(byte)] =
+        bpe.intern(std::string(1, static_cast<char>(byte)));
+  }
+  if (Status status = bpe.add_merges(vocabulary.merges); !status.ok()) return status;
+  return bpe;
+}
+
+Status BpeVocabulary::add_tokens(const Vocabulary& vocabulary) {
+  const size_t size = vocabulary.pieces.size();
+  token_bytes_.reserve(size);
+  pieces_.reserve(size);
+  symbols_.reserve(size + 256);
+  for (size_t i = 0; i < size; ++i) {
+    const auto id = static_cast<TokenId>(i);
+    const auto [it, added] = pieces_.emplace(vocabulary.pieces[i], id);
+    if (!added) {
+      return corrupt("tokens", i, "repeats the token " + std::to_string(it->second));
+    }
+    const TokenType type = vocabulary.token_types.empty()
+                               ? TokenType::normal
+                               : static_cast<TokenType>(vocabulary.token_types[i]);
+    if (Status status = add_token(vocabulary.pieces[i], type, id); !status.ok()) return status;
+  }
+  // These may also come out of merges, unless a normal token has the same bytes.
+  for (size_t i = 0; i < vocabulary.token_types.size(); ++i) {
+    const auto type = static_cast<TokenType>(vocabulary.token_types[i]);
+    if (type == TokenType::user_defined || type == TokenType::byte) {
+      symbols_.emplace(token_bytes_[i], static_cast<Symbol>(i));
+    }
+  }
+  return {};
+}
+
+Status BpeVocabulary::add_token(std::string_view piece, TokenType type, TokenId id) {
+  std::optional<std::string> bytes;
+  if (type == TokenType::byte) {
+    bytes = parse_byte_piece(piece);
+    if (!bytes) {
+      return corrupt("tokens", static_cast<size_t>(id),
+                     "has the type byte but is not spelled like <0x41>");
+    }
+  } else if (type == TokenType::normal) {
+    bytes = bytes_of_piece(piece);
+  }
+  // Two normal pieces never share bytes: the alphabet is one to one.
+  if (bytes && type == TokenType::normal) symbols_.emplace(*bytes, id);
+  token_bytes_.push_back(bytes ? std::move(*bytes) : std::string(piece));
+  return {};
+}
+
+Status BpeVocabulary::add_merges(const std::vector<std::string>& merges) {
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const std::string& merge = merges[rank];
+    const size_t space = merge.find(' ');
+    if (space == std::string::npos || merge.find(' ', space + 1) != std::string::npos) {
+      return corrupt("merges", rank, "is not two symbols with one space between");
+    }
+    std::optional<std::string> left = bytes_of_piece(std::string_view(merge).substr(0, space));
+    std::optional<std::string> right = bytes_of_piece(std::string_view(merge).substr(space + 1));
+    if (!left || !right || left->empty() || right->empty()) {
+      return corrupt("merges", rank, "has a symbol that is empty or no string of bytes");
+    }
+    const Symbol result = intern(*left + *right);
+    merges_.insert(intern(std::move(*left)), intern(std::move(*right)),
+                   {static_cast<uint32_t>(rank), result});
+  }
+  return {};
+}
+
+Symbol BpeVocabulary::intern(std::string bytes) {
+  const auto known = symbols_.find(std::string_view(bytes));
+  if (known != symbols_.end()) return known->second;
+  const auto symbol = static_cast<Symbol>(token_bytes_.size() + other_bytes_.size());
+  other_bytes_.push_back(bytes);
+  symbols_.emplace(std::move(bytes), symbol);
+  return symbol;
+}
+
+std::string_view BpeVocabulary::symbol_bytes(Symbol symbol) const {
+  const auto index = static_cast<size_t>(symbol);
+  return is_token(symbol) ? token_bytes_[index] : other_bytes_[index - token_bytes_.size()];
+}
+
+std::optional<TokenId> BpeVocabulary::whole_piece(std::string_view bytes) const {
+  if (!whole_pieces_) return std::nullopt;
+  const auto it = symbols_.find(bytes);
+  if (it == symbols_.end() || !is_token(it->second)) return std::nullopt;
+  return it->second;
+}
+
+std::optional<TokenId> BpeVocabulary::find_piece(std::string_view piece) const {
+  const auto it = pieces_.find(piece);
+  if (it == pieces_.end()) return std::nullopt;
+  return it->second;
+}
+
+BpeEncoder::BpeEncoder(const BpeVocabulary& vocabulary, std::string_view text,
+                       std::vector<TokenId>& ids)
+    : vocabulary_(&vocabulary), text_(text), ids_(&ids), merger_(vocabulary.merges()) {
+  seen_.resize(std::min(std::bit_ceil(text.size() / 8 + 1), kMaxSeen));
+}
+
+Status BpeEncoder::encode_piece(size_t begin, size_t end, bool drop_missing) {
+  const std::string_view piece = text_.substr(begin, end - begin);
+  Seen& seen =
+      seen_[std::hash<std::string_view>()(piece.substr(0, kMaxSeenBytes)) & (seen_.size() - 1)];
+  if (seen.length == piece.size() && text_.substr(seen.begin, seen.length) == piece) {
+    for (uint32_t i = 0; i < seen.ids_count; ++i) ids_->push_back((*ids_)[seen.ids_begin + i]);
+    return {};
+  }
+  const size_t ids_begin = ids_->size();
+  if (const std::optional<TokenId> whole = vocabulary_->whole_piece(piece)) {
+    ids_->push_back(*whole);
+  } else {
+    symbols_.clear();
+    for (const char c : piece) {
+      symbols_.push_back(vocabulary_->byte_symbol(static_cast<uint8_t>(c)));
+    }
+    merger_.merge(symbols_);
+    size_t offset = begin;
+    for (const Symbol symbol : symbols_) {
+      if (Status status = append_symbol(symbol, offset, drop_missing); !status.ok()) return status;
+      offset += vocabulary_->symbol_bytes(symbol).size();
+    }
+  }
+  if (piece.size() <= kMaxSeenBytes) {
+    seen = {static_cast<uint32_t>(begin), static_cast<uint32_t>(piece.size()),
+            static_cast<uint32_t>(ids_begin), static_cast<uint32_t>(ids_->size() - ids_begin)};
+  }
+  return {};
+}
+
+Status BpeEncoder::append_symbol(Symbol symbol, size_t offset, bool drop_missing) {
+  if (vocabulary_->is_token(symbol)) {
+    ids_->push_back(symbol);
+    return {};
+  }
+  // No token has these bytes: one token for each of them.
+  for (const char c : vocabulary_->symbol_bytes(symbol)) {
+    const auto byte = static_cast<uint8_t>(c);
+    const Symbol byte_symbol = vocabulary_->byte_symbol(byte);
+    if (vocabulary_->is_token(byte_symbol)) {
+      ids_->push_back(byte_symbol);
+    } else if (!drop_missing) {
+      return invalid_argument("the vocabulary has no token for the byte " + hex_byte(byte) +
+                              " at offset " + std::to_string(offset) +
+                              "; remove it from the text or allow it to be dropped");
+    }
+    ++offset;
+  }
+  return {};
+}
+
+}  // namespace kvik::internal
