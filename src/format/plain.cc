@@ -72,27 +72,38 @@ void scatter_k(const std::byte* stored, int64_t num_words, std::byte* tile, int 
   }
 }
 
-// One line of every group of 16 dims: whole words in f32, else the half of each word that is this
-// token's; the neighbour's half is written back as it was, so neighbours must not be written at the
-// same time.
+// Puts 16 halves into the lower or upper halves of a line's words. The other halves, another
+// token's, are written back as they were: faster than 16 stores of two bytes, so one thread at a
+// time writes a head.
+template <bool kUpper>
+void merge_halves(const std::byte* halves, std::byte* line) noexcept {
+  uint32_t words[kTileLanes];
+  uint16_t h[kTileLanes];
+  std::memcpy(words, line, sizeof words);
+  std::memcpy(h, halves, sizeof h);
+  for (int d = 0; d < kTileLanes; ++d) {
+    words[d] = kUpper ? (words[d] & 0xffffu) | (static_cast<uint32_t>(h[d]) << 16)
+                      : (words[d] & 0xffff0000u) | h[d];
+  }
+  std::memcpy(line, words, sizeof words);
+}
+
+// One line of every group of 16 dims: whole words in f32, else this token's half of each word.
 template <KvCode kCode>
-void scatter_v(const std::byte* stored, int num_groups, std::byte* tile, int slot) noexcept {
+void scatter_v(const std::byte* stored, int64_t num_groups, std::byte* tile, int slot) noexcept {
   constexpr int kStep = elements_per_word(kCode);
+  constexpr int64_t kGroupBytes = kTileTokens / kStep * kLineBytes;
+  constexpr int64_t kStoredBytes = kTileLanes * kv_code_bytes(kCode);
+  std::byte* const line = tile + slot / kStep * kLineBytes;
   for (int64_t g = 0; g < num_groups; ++g) {
-    std::byte* const line = tile + (g * (kTileTokens / kStep) + slot / kStep) * kLineBytes;
+    std::byte* const to = line + g * kGroupBytes;
+    const std::byte* const from = stored + g * kStoredBytes;
     if constexpr (kStep == 1) {
-      std::memcpy(line, stored + g * kLineBytes, static_cast<size_t>(kLineBytes));
+      std::memcpy(to, from, static_cast<size_t>(kLineBytes));
+    } else if (slot % 2 == 0) {
+      merge_halves<false>(from, to);
     } else {
-      uint32_t words[kTileLanes];
-      uint16_t halves[kTileLanes];
-      std::memcpy(words, line, sizeof words);
-      std::memcpy(halves, stored + g * static_cast<int64_t>(sizeof halves), sizeof halves);
-      const int shift = slot % 2 * 16;
-      const uint32_t others = 0xffff0000u >> shift;
-      for (int d = 0; d < kTileLanes; ++d) {
-        words[d] = (words[d] & others) | (static_cast<uint32_t>(halves[d]) << shift);
-      }
-      std::memcpy(line, words, sizeof words);
+      merge_halves<true>(from, to);
     }
   }
 }

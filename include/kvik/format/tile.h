@@ -40,11 +40,11 @@ constexpr int64_t tile_bytes_v(KvCode code, int head_dim) {
 }
 
 // Stores one row of head_dim elements of `dtype` (consecutive in memory) in slot 0..15 of a tile,
-// the padding as zeros. Changes only that slot (a word that two tokens share is rewritten, so rows
-// of one tile must not be encoded by two threads at once). Requires: head_dim at most kMaxHeadDim.
-// Rounds to nearest even; infinities and NaN are stored as they are, an f32 value beyond the range
-// of f16 becomes an infinity. Returns whether the format accepts the row (the plain formats accept
-// every row).
+// the padding as zeros. Changes only that slot, but writes its
+// neighbour's half of shared words back as it was: rows of one tile are not encoded by two threads
+// at once. Requires: head_dim at most kMaxHeadDim. Rounds to nearest even; infinities and NaN are
+// stored as they are, an f32 value beyond the range of f16 becomes an infinity. Returns whether the
+// format accepts the row (the plain formats accept every row).
 KVIK_API bool encode_k_row(KvCode code, std::byte* tile, int slot, const std::byte* row,
                            DType dtype, int head_dim) noexcept;
 KVIK_API bool encode_v_row(KvCode code, std::byte* tile, int slot, const std::byte* row,

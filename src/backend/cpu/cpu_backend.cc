@@ -185,13 +185,6 @@ int64_t encode_heads(const MutableKvView& view, const ConstTensorView& k, const 
     const int64_t tile = slots[i] % view.block_size / kTileTokens;
     const int slot = static_cast<int>(slots[i] % kTileTokens);
     const auto token = static_cast<int64_t>(i);
-    const int64_t step = elements_per_word(view.format.v);
-    for (int head = static_cast<int>(heads.begin); head < heads.end; ++head) {
-      const std::byte* tile_at = v_tile(view, page, tile, head) + slot / step * kLineBytes;
-      for (int g = 0; g < padded_dim_v(view.head_dim_v) / kTileLanes; ++g) {
-        __builtin_prefetch(tile_at + g * (kTileTokens / step) * kLineBytes, 1);
-      }
-    }
     for (int head = static_cast<int>(heads.begin); head < heads.end; ++head) {
       const bool k_fits = encode_k_row(view.format.k, k_tile(view, page, tile, head), slot,
                                        k.at(token, head), k.dtype, view.head_dim_k);
