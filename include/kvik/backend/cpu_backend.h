@@ -33,7 +33,7 @@ struct CpuBackendOptions {
 };
 
 // Errors: invalid_argument for a thread count below 1 or above 1024; unsupported when `isa` is not
-// available, naming those that are.
+// available, naming those that are; out_of_memory when the system refuses to start the threads.
 KVIK_API Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuBackendOptions& options);
 
 }  // namespace kvik

@@ -143,14 +143,12 @@ const FamilyRow& family_row(const CpuFeatures& features) {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(CpuIsa isa, const CpuBackendOptions& options)
+  CpuBackend(CpuIsa isa, ThreadTeam team)
       : name_("cpu-" + std::string(cpu_isa_name(isa))),
         kernels_(kernels_of(isa)),
-        team_(options.num_threads),
-        memory_(static_cast<size_t>(options.num_threads)),
-        scratch_(static_cast<size_t>(options.num_threads)) {
-    if (options.pin_threads) team_.pin();
-  }
+        team_(std::move(team)),
+        memory_(static_cast<size_t>(team_.size())),
+        scratch_(static_cast<size_t>(team_.size())) {}
 
   std::string_view name() const override { return name_; }
 
@@ -283,7 +281,10 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuBackendOptions& optio
     return unsupported("this processor or build has no kernels for " +
                        std::string(cpu_isa_name(isa)) + "; available:" + names);
   }
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(isa, options));
+  Result<ThreadTeam> team = ThreadTeam::create(options.num_threads);
+  if (!team.ok()) return team.status();
+  if (options.pin_threads) team->pin();
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(isa, std::move(team).value()));
 }
 
 }  // namespace kvik
