@@ -60,7 +60,8 @@ TEST(CpuBackend, RefusesThreadCountsOutOfRange) {
   }
 }
 
-// In a child process that may have three threads: 0 if the error names the count that was asked for.
+// In a child process that may have three threads: 0 if the error names the count that was asked
+// for.
 [[noreturn]] void make_a_team_under_a_limit() {
   // Root is exempt from the limit, so leave root.
   if (geteuid() == 0 && setuid(54321) != 0) std::_Exit(77);

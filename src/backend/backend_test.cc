@@ -1,4 +1,5 @@
-// Bad calls: each is refused with a sentence that names the argument, before anything is written.
+// Bad calls at kvik::attend: each is refused with a sentence that names the argument, before
+// anything is written.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
