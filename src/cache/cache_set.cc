@@ -7,7 +7,7 @@
 namespace kvik {
 
 Result<CacheSet> CacheSet::create(std::span<const PagedCacheOptions> options,
-                                  std::shared_ptr<Backend> backend) {
+                                  const std::shared_ptr<Backend>& backend) {
   if (options.empty()) return invalid_argument("a cache set needs at least one cache");
   CacheSet set;
   set.next_id_ = std::make_shared<uint64_t>(1);
