@@ -137,7 +137,7 @@ int main_of(int argc, char** argv) {
     return 1;
   }
 
-  ThreadTeam team(c.num_threads);
+  ThreadTeam team = ThreadTeam::create(c.num_threads).value();
   team.pin();
   Buffer stream = Buffer::reserve(int64_t{512} << 20).value();
   KVIK_CHECK(stream.commit(int64_t{512} << 20).ok(), "no memory for the stream");

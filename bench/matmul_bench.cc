@@ -147,7 +147,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   const InstructionSet set = choose_set(argc > 4 ? argv[4] : nullptr);
-  ThreadTeam team(num_threads);
+  ThreadTeam team = ThreadTeam::create(num_threads).value();
   const bool pinned = team.pin();
   MatMul matmul = MatMul::create(set, team, kCols).value();
   std::vector<float> x(static_cast<size_t>(kBatch * kCols)), y(static_cast<size_t>(kBatch * kRows));

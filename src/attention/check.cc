@@ -114,6 +114,9 @@ Status check_storage(std::string_view name, const KvView& view, const std::byte*
       !s.ok()) {
     return s;
   }
+  if (!checked_sum({stride[0] * view.num_pages, stride[1] * view.num_kv_heads, unit})) {
+    return invalid_argument(name + " of a segment spans more than 2^63 bytes");
+  }
   if (unit > 0 && view.num_pages > 0 && data == nullptr) {
     return invalid_argument(name + " of a segment has a null pointer");
   }
@@ -293,6 +296,11 @@ Status check(const AttentionCall& call) {
   if (Status s = check_disjoint_rows("out", call.out, call.out.dim(2)); !s.ok()) return s;
   if (call.q.dim(0) > INT32_MAX || call.q.dim(1) > INT32_MAX) {
     return invalid_argument("q has more than 2^31 queries or heads");
+  }
+  // Rows of a sequence are numbered in 32 bits.
+  if (call.q.dim(0) * call.q.dim(1) > INT32_MAX) {
+    return invalid_argument("q has " + num(call.q.dim(0)) + " queries of " + num(call.q.dim(1)) +
+                            " heads; a call takes at most 2^31 - 1 rows (attend in parts)");
   }
   if (call.query_indptr.empty()) return invalid_argument("query_indptr is empty; it starts with 0");
   if (Status s = check_indptr("query_indptr", call.query_indptr, call.num_seqs(), call.q.dim(0));

@@ -30,7 +30,7 @@ SetPlan::~SetPlan() {
 }
 
 Result<CacheSet> CacheSet::create(std::span<const PagedCacheOptions> options,
-                                  std::shared_ptr<Backend> backend) {
+                                  const std::shared_ptr<Backend>& backend) {
   if (options.empty()) return invalid_argument("a cache set needs at least one cache");
   CacheSet set;
   set.core_ = std::make_shared<internal::SetCore>();

@@ -4,10 +4,11 @@
 #include <sched.h>
 
 #include <atomic>
+#include <new>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
-
-#include "kvik/core/check.h"
 
 namespace kvik {
 namespace {
@@ -68,22 +69,47 @@ struct ThreadTeam::State {
       if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) pending.notify_one();
     }
   }
+
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    stopping = true;
+    epoch.fetch_add(1, std::memory_order_release);
+    epoch.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
 };
 
-ThreadTeam::ThreadTeam(int num_threads) : state_(std::make_unique<State>()) {
-  KVIK_CHECK(num_threads >= 1, "a thread team needs at least one thread");
-  state_->may_spin = num_threads <= num_usable_processors();
-  for (int i = 1; i < num_threads; ++i) {
-    state_->workers.emplace_back(&State::work, state_.get(), i);
+Result<ThreadTeam> ThreadTeam::create(int num_threads) {
+  const std::string count = std::to_string(num_threads);
+  if (num_threads < 1)
+    return invalid_argument("num_threads is " + count + "; it must be 1 or more");
+  auto state = std::make_unique<State>();
+  state->may_spin = num_threads <= num_usable_processors();
+  std::string reason;
+  try {
+    // First, so that a started thread always has a place to be joined from.
+    state->workers.reserve(static_cast<size_t>(num_threads) - 1);
+    for (int i = 1; i < num_threads; ++i) {
+      state->workers.emplace_back(&State::work, state.get(), i);
+    }
+    return ThreadTeam(std::move(state));
+  } catch (const std::system_error& error) {
+    reason = error.code().message();
+  } catch (const std::bad_alloc&) {
+    reason = "no memory";
   }
+  const std::string started = std::to_string(state->workers.size() + 1);
+  return Status(StatusCode::out_of_memory, "num_threads is " + count + "; the system gave " +
+                                               started + " and refused the next (" + reason +
+                                               "). Ask for fewer threads or raise its limits");
 }
 
-ThreadTeam::~ThreadTeam() {
-  state_->stopping = true;
-  state_->epoch.fetch_add(1, std::memory_order_release);
-  state_->epoch.notify_all();
-  for (std::thread& worker : state_->workers) worker.join();
-}
+ThreadTeam::ThreadTeam(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ThreadTeam::ThreadTeam(ThreadTeam&&) noexcept = default;
+ThreadTeam& ThreadTeam::operator=(ThreadTeam&&) noexcept = default;
+ThreadTeam::~ThreadTeam() = default;
 
 int ThreadTeam::size() const { return static_cast<int>(state_->workers.size()) + 1; }
 

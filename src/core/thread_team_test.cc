@@ -2,21 +2,30 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace kvik {
 namespace {
 
+ThreadTeam team_of(int num_threads) { return ThreadTeam::create(num_threads).value(); }
+
 TEST(ThreadTeam, CallsEachIndexOnceInEveryOneOfManyRegions) {
   for (int size = 1; size <= 8; ++size) {
-    ThreadTeam team(size);
+    ThreadTeam team = team_of(size);
     ASSERT_EQ(team.size(), size);
     std::vector<int> calls(static_cast<size_t>(size));  // plain: each index has one writer
     constexpr int kRegions = 300;
@@ -28,7 +37,7 @@ TEST(ThreadTeam, CallsEachIndexOnceInEveryOneOfManyRegions) {
 }
 
 TEST(ThreadTeam, RunsIndexZeroOnTheCallerAndEveryOtherOnAThreadOfItsOwn) {
-  ThreadTeam team(4);
+  ThreadTeam team = team_of(4);
   std::vector<std::thread::id> first(4);
   std::vector<std::thread::id> second(4);
   team.run([&](int i) { first[static_cast<size_t>(i)] = std::this_thread::get_id(); });
@@ -39,7 +48,7 @@ TEST(ThreadTeam, RunsIndexZeroOnTheCallerAndEveryOtherOnAThreadOfItsOwn) {
 }
 
 TEST(ThreadTeam, AllIndicesAreInsideARegionAtTheSameTime) {
-  ThreadTeam team(6);
+  ThreadTeam team = team_of(6);
   for (int region = 0; region < 20; ++region) {
     std::atomic<int> inside{0};
     // Ends only when all six have arrived: a team that ran them one after another would hang.
@@ -52,7 +61,7 @@ TEST(ThreadTeam, AllIndicesAreInsideARegionAtTheSameTime) {
 }
 
 TEST(ThreadTeam, WritesOfOneRegionAreSeenByAllThreadsOfTheNext) {
-  ThreadTeam team(5);
+  ThreadTeam team = team_of(5);
   std::vector<int> values(5, 1);
   for (int region = 0; region < 12; ++region) {
     std::vector<int> sums(5);
@@ -66,14 +75,14 @@ TEST(ThreadTeam, WritesOfOneRegionAreSeenByAllThreadsOfTheNext) {
 
 TEST(ThreadTeam, WorksWithMoreThreadsThanProcessors) {
   const int size = 4 * num_usable_processors() + 3;
-  ThreadTeam team(size);
+  ThreadTeam team = team_of(size);
   std::atomic<int64_t> sum{0};
   for (int region = 0; region < 50; ++region) team.run([&](int i) { sum += i; });
   EXPECT_EQ(sum.load(), int64_t{50} * size * (size - 1) / 2);
 }
 
 TEST(ThreadTeam, WakesWorkersThatHaveGoneToSleep) {
-  ThreadTeam team(3);
+  ThreadTeam team = team_of(3);
   std::atomic<int> calls{0};
   for (int region = 0; region < 5; ++region) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));  // far longer than they spin
@@ -83,7 +92,7 @@ TEST(ThreadTeam, WakesWorkersThatHaveGoneToSleep) {
 }
 
 TEST(ThreadTeam, WaitsForTheSlowestIndexWhicheverItIs) {
-  ThreadTeam team(3);
+  ThreadTeam team = team_of(3);
   for (int slow = 0; slow < 3; ++slow) {
     std::vector<int> done(3);
     team.run([&](int i) {
@@ -96,8 +105,8 @@ TEST(ThreadTeam, WaitsForTheSlowestIndexWhicheverItIs) {
 
 TEST(ThreadTeam, StartsAndStopsManyTimesUsedOrNot) {
   for (int i = 0; i < 200; ++i) {
-    const ThreadTeam unused(1 + i % 5);
-    ThreadTeam team(1 + i % 5);
+    const ThreadTeam unused = team_of(1 + i % 5);
+    ThreadTeam team = team_of(1 + i % 5);
     if (i % 3 == 0) continue;  // stopped before its workers ever saw a region
     std::atomic<int> calls{0};
     team.run([&](int) { ++calls; });
@@ -110,7 +119,7 @@ TEST(ThreadTeam, TeamsOfDifferentThreadsAreIndependent) {
   std::vector<int> totals(3);
   for (int& total : totals) {
     callers.emplace_back([&total] {
-      ThreadTeam team(3);
+      ThreadTeam team = team_of(3);
       std::vector<int> calls(3);
       for (int region = 0; region < 200; ++region) {
         team.run([&](int i) { ++calls[static_cast<size_t>(i)]; });
@@ -123,7 +132,7 @@ TEST(ThreadTeam, TeamsOfDifferentThreadsAreIndependent) {
 }
 
 TEST(ThreadTeam, TakesAConstFunctionAndOneThatCannotBeCopied) {
-  ThreadTeam team(2);
+  ThreadTeam team = team_of(2);
   std::atomic<int> calls{0};
   const auto constant = [&](int) { ++calls; };
   team.run(constant);
@@ -138,11 +147,11 @@ TEST(ThreadTeam, PinsEachThreadToAProcessorOfItsOwnOrNoneAtAll) {
     cpu_set_t before;
     ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
     const int processors = num_usable_processors();
-    ThreadTeam too_many(processors + 1);
+    ThreadTeam too_many = team_of(processors + 1);
     EXPECT_FALSE(too_many.pin());
     EXPECT_EQ(num_usable_processors(), processors);
 
-    ThreadTeam team(processors);
+    ThreadTeam team = team_of(processors);
     if (!team.pin()) GTEST_SKIP() << "the system refuses to pin";
     std::vector<int> width(static_cast<size_t>(processors));
     std::vector<int> cpu(static_cast<size_t>(processors));
@@ -156,7 +165,55 @@ TEST(ThreadTeam, PinsEachThreadToAProcessorOfItsOwnOrNoneAtAll) {
   }).join();
 }
 
-TEST(ThreadTeamDeathTest, NeedsAThread) { EXPECT_DEATH(ThreadTeam(0), "at least one thread"); }
+TEST(ThreadTeam, WorksAfterItMoved) {
+  ThreadTeam first = team_of(3);
+  ThreadTeam second = std::move(first);
+  std::atomic<int> calls{0};
+  second.run([&](int) { ++calls; });
+  second = team_of(2);  // stops the three
+  second.run([&](int) { ++calls; });
+  EXPECT_EQ(calls.load(), 5);
+}
+
+TEST(ThreadTeam, NeedsAThread) {
+  EXPECT_EQ(ThreadTeam::create(0).status().code(), StatusCode::invalid_argument);
+}
+
+// Threads of this process, by the system's own count.
+int num_tasks() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
+}
+
+// In a child process that may have four threads: 0 if create() says so and leaves none behind.
+[[noreturn]] void create_under_a_limit() {
+  // Root is exempt from the limit, so leave root.
+  if (geteuid() == 0 && setuid(54321) != 0) std::_Exit(77);
+  const rlimit limit = {4, 4};
+  if (setrlimit(RLIMIT_NPROC, &limit) != 0) std::_Exit(77);
+  std::thread([] {}).join();  // ThreadSanitizer starts a thread of its own with the first
+  const int before = num_tasks();
+  for (int i = 0; i < 3; ++i) {  // threads left over from one try would show in the next
+    const Status status = ThreadTeam::create(64).status();
+    if (status.code() != StatusCode::out_of_memory) std::_Exit(1);
+    if (status.message().find("num_threads is 64") == std::string::npos) std::_Exit(2);
+  }
+  // A joined thread may be listed for a moment more.
+  for (int i = 0; i < 500 && num_tasks() != before; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  std::_Exit(num_tasks() == before ? 0 : 3);
+}
+
+TEST(ThreadTeam, SaysWhenTheSystemRefusesAThreadAndLeavesNoneBehind) {
+  const pid_t child = fork();
+  if (child == 0) create_under_a_limit();
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  ASSERT_TRUE(WIFEXITED(state)) << "the child was ended by signal " << WTERMSIG(state);
+  if (WEXITSTATUS(state) == 77) GTEST_SKIP() << "no limit can be set here";
+  EXPECT_EQ(WEXITSTATUS(state), 0);
+}
 
 TEST(StaticShare, CoversEveryItemOnceInOrderWithSizesThatDifferByAtMostOne) {
   for (int64_t items = 0; items < 70; ++items) {

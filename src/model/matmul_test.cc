@@ -22,7 +22,7 @@ using testing::same_bits;
 
 std::vector<float> multiply(InstructionSet set, int num_threads, const Weight& w,
                             const std::vector<float>& x, int64_t num_x_rows) {
-  ThreadTeam team(num_threads);
+  ThreadTeam team = ThreadTeam::create(num_threads).value();
   MatMul matmul = MatMul::create(set, team, w.cols()).value();
   std::vector<float> y(static_cast<size_t>(num_x_rows * w.rows()), -1.0f);
   matmul.multiply(w, x.data(), w.cols(), num_x_rows, y.data(), w.rows());
@@ -104,7 +104,7 @@ TEST_P(MatMulSets, StridesLeaveGapsAlone) {
     std::copy_n(dense.begin() + i * cols, cols, x.begin() + i * x_stride);
   }
   std::vector<float> y(static_cast<size_t>(n * y_stride), -1.0f);
-  ThreadTeam team(1);
+  ThreadTeam team = ThreadTeam::create(1).value();
   MatMul matmul = MatMul::create(set(), team, cols).value();
   matmul.multiply(w.weight, x.data(), x_stride, n, y.data(), y_stride);
   const std::vector<float> expected = products_by_rule(w.weight, dense, n);
@@ -184,7 +184,7 @@ TEST(MatMul, SeveralWeightsInOneCallGiveWhatEachGivesAlone) {
   const RandomWeight v(WeightType::f16, 1, 96, 3);
   const std::vector<float> x = random_floats(96 * 3, 7);
   const InstructionSet set = usable_instruction_sets(detect_cpu_features()).front();
-  ThreadTeam team(2);
+  ThreadTeam team = ThreadTeam::create(2).value();
   MatMul matmul = MatMul::create(set, team, 200).value();
   for (const int64_t n : {1, 3}) {
     std::vector<float> yq(static_cast<size_t>(12 * n)), yk(static_cast<size_t>(5 * n)),
@@ -201,7 +201,7 @@ TEST(MatMul, SeveralWeightsInOneCallGiveWhatEachGivesAlone) {
 TEST(MatMul, NoRowsOfXWriteNothing) {
   const RandomWeight w(WeightType::q4_0, 3, 32, 1);
   const InstructionSet set = InstructionSet::scalar;
-  ThreadTeam team(1);
+  ThreadTeam team = ThreadTeam::create(1).value();
   MatMul matmul = MatMul::create(set, team, 32).value();
   float y = -1.0f;
   matmul.multiply(w.weight, nullptr, 32, 0, &y, 3);
@@ -225,7 +225,7 @@ TEST(MatMul, InstructionSetsFollowTheProcessorFastestFirst) {
 }
 
 TEST(MatMul, CreateRefusesAbsurdWidths) {
-  ThreadTeam team(1);
+  ThreadTeam team = ThreadTeam::create(1).value();
   for (const int64_t cols : {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
     EXPECT_EQ(MatMul::create(InstructionSet::scalar, team, cols).status().code(),
               StatusCode::invalid_argument);
@@ -237,7 +237,7 @@ TEST(MatMulDeathTest, AWeightWiderThanTheScratchIsABug) {
   const std::vector<float> x(128);
   EXPECT_DEATH(
       {
-        ThreadTeam team(1);
+        ThreadTeam team = ThreadTeam::create(1).value();
         MatMul matmul = MatMul::create(InstructionSet::scalar, team, 32).value();
         std::vector<float> y(6);
         matmul.multiply(w.weight, x.data(), 64, 2, y.data(), 3);

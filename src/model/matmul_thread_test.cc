@@ -22,7 +22,7 @@ TEST(MatMulThreads, AnyNumberOfThreadsGivesTheSameBits) {
     for (const InstructionSet set : usable_instruction_sets(detect_cpu_features())) {
       // More threads than tiles leave some without work.
       for (const int num_threads : {1, 2, 3, 5, 9}) {
-        ThreadTeam team(num_threads);
+        ThreadTeam team = ThreadTeam::create(num_threads).value();
         MatMul matmul = MatMul::create(set, team, 96).value();
         for (const int64_t n : {1, 10}) {
           std::vector<float> y(static_cast<size_t>(29 * n));
@@ -42,7 +42,7 @@ TEST(MatMulThreads, AnySplitOfABatchGivesTheSameBits) {
     const std::vector<float> x = random_floats(kCols * kBatch, 7);
     const std::vector<float> expected = products_by_rule(w.weight, x, kBatch);
     for (const InstructionSet set : usable_instruction_sets(detect_cpu_features())) {
-      ThreadTeam team(2);
+      ThreadTeam team = ThreadTeam::create(2).value();
       MatMul matmul = MatMul::create(set, team, kCols).value();
       for (const int64_t step : {1, 2, 3, 4, 7, 23}) {
         std::vector<float> y(static_cast<size_t>(kRows * kBatch));

@@ -33,7 +33,8 @@ struct CpuBackendOptions {
 };
 
 // Errors: invalid_argument for a thread count below 1 or above 1024; unsupported when `isa` is not
-// available, naming those that are, and when pinning is asked for and refused.
+// available, naming those that are, and when pinning is asked for and refused; out_of_memory when
+// the system refuses to start the threads.
 KVIK_API Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuBackendOptions& options);
 
 }  // namespace kvik

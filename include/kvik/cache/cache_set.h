@@ -39,7 +39,7 @@ class KVIK_API CacheSet {
  public:
   // Errors: as PagedCache::create; invalid_argument for an empty list.
   static Result<CacheSet> create(std::span<const PagedCacheOptions> options,
-                                 std::shared_ptr<Backend> backend);
+                                 const std::shared_ptr<Backend>& backend);
 
   int num_caches() const { return static_cast<int>(caches_.size()); }
   // For write(), view() and stats() of one cache. Requires: the index in range.

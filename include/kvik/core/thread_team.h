@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kvik/core/export.h"
+#include "kvik/core/status.h"
 
 namespace kvik {
 
@@ -13,14 +14,16 @@ namespace kvik {
 // thread; it returns when all are done. How work is split over the indices is the caller's static
 // choice, so a result never depends on timing. Workers spin briefly for the next region, then
 // sleep. f must not throw. A region allocates nothing. Threads: one run() at a time (a second
-// caller must wait outside); run() must not be called from inside a region.
+// caller must wait outside); run() must not be called from inside a region. Move-only; only
+// destruction and assignment are allowed on a team that was moved from.
 class KVIK_API ThreadTeam {
  public:
-  // The calling thread plus num_threads - 1 workers. Requires: num_threads >= 1.
-  explicit ThreadTeam(int num_threads);
+  // The calling thread plus num_threads - 1 workers. Errors: invalid_argument for a count below 1;
+  // out_of_memory when the system refuses a thread (no thread is then left over).
+  static Result<ThreadTeam> create(int num_threads);
+  ThreadTeam(ThreadTeam&&) noexcept;
+  ThreadTeam& operator=(ThreadTeam&&) noexcept;
   ~ThreadTeam();
-  ThreadTeam(const ThreadTeam&) = delete;
-  ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   int size() const;
 
@@ -40,6 +43,7 @@ class KVIK_API ThreadTeam {
   void run_erased(Task task, void* context);
 
   struct State;
+  explicit ThreadTeam(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

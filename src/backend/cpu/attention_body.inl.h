@@ -158,8 +158,8 @@ inline void add_groups(const float* weights, const std::byte* const* tiles,
     }
     for (; token + kElements <= end; token += kElements) {
       const int64_t at = token / kElements * kLineBytes;
-      add_word<Line, R, G, kAhead>(lines + at, kGroupBytes, next + at, p + token, 0, kElements,
-                                   sum);
+      add_word<Line, R, G, kAhead>(lines + at, kGroupBytes, kAhead ? next + at : nullptr, p + token,
+                                   0, kElements, sum);
     }
     if (token < end) {
       add_word<Line, R, G, false>(lines + token / kElements * kLineBytes, kGroupBytes, nullptr,

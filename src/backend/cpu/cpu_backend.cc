@@ -144,14 +144,12 @@ const FamilyRow& family_row(const CpuFeatures& features) {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const cpu::AttendKernels& kernels, std::string name, int num_threads)
+  CpuBackend(const cpu::AttendKernels& kernels, std::string name, ThreadTeam team)
       : name_(std::move(name)),
         kernels_(&kernels),
-        team_(num_threads),
-        memory_(static_cast<size_t>(num_threads)),
-        scratch_(static_cast<size_t>(num_threads)) {}
-
-  bool pin() { return team_.pin(); }
+        team_(std::move(team)),
+        memory_(static_cast<size_t>(team_.size())),
+        scratch_(static_cast<size_t>(team_.size())) {}
 
   std::string_view name() const override { return name_; }
 
@@ -277,20 +275,22 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuBackendOptions& optio
     return unsupported("this processor or build has no kernels for " +
                        std::string(cpu_isa_name(isa)) + "; available:" + names);
   }
-  auto backend = std::make_unique<CpuBackend>(
-      *kernels_of(isa), "cpu-" + std::string(cpu_isa_name(isa)), options.num_threads);
-  if (options.pin_threads && !backend->pin()) {
+  Result<ThreadTeam> team = ThreadTeam::create(options.num_threads);
+  if (!team.ok()) return team.status();
+  if (options.pin_threads && !team->pin()) {
     return unsupported("cannot pin " + std::to_string(options.num_threads) + " threads to " +
                        std::to_string(num_usable_processors()) + " usable processors");
   }
-  return std::unique_ptr<Backend>(std::move(backend));
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(
+      *kernels_of(isa), "cpu-" + std::string(cpu_isa_name(isa)), std::move(team).value()));
 }
 
 namespace cpu {
 
 std::unique_ptr<Backend> make_backend_of_kernels(const AttendKernels& kernels, std::string name,
                                                  int num_threads) {
-  return std::make_unique<CpuBackend>(kernels, std::move(name), num_threads);
+  return std::make_unique<CpuBackend>(kernels, std::move(name),
+                                      ThreadTeam::create(num_threads).value());
 }
 
 }  // namespace cpu

@@ -2,6 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
 
 #include "support/attention_case.h"
 
@@ -52,6 +58,30 @@ TEST(CpuBackend, RefusesThreadCountsOutOfRange) {
     options.num_threads = num_threads;
     EXPECT_EQ(make_cpu_backend(options).status().code(), StatusCode::invalid_argument);
   }
+}
+
+// In a child process that may have three threads: 0 if the error names the count that was asked
+// for.
+[[noreturn]] void make_a_team_under_a_limit() {
+  // Root is exempt from the limit, so leave root.
+  if (geteuid() == 0 && setuid(54321) != 0) std::_Exit(77);
+  const rlimit limit = {3, 3};
+  if (setrlimit(RLIMIT_NPROC, &limit) != 0) std::_Exit(77);
+  CpuBackendOptions options;
+  options.num_threads = 40;
+  const Status status = make_cpu_backend(options).status();
+  const bool named = status.message().find("num_threads is 40") != std::string::npos;
+  std::_Exit(status.code() == StatusCode::out_of_memory && named ? 0 : 1);
+}
+
+TEST(CpuBackend, SaysWhichThreadCountTheSystemRefused) {
+  const pid_t child = fork();
+  if (child == 0) make_a_team_under_a_limit();
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  ASSERT_TRUE(WIFEXITED(state)) << "the child was ended by signal " << WTERMSIG(state);
+  if (WEXITSTATUS(state) == 77) GTEST_SKIP() << "no limit can be set here";
+  EXPECT_EQ(WEXITSTATUS(state), 0);
 }
 
 TEST(CpuBackend, EncodesTheSameRowsWithAnyNumberOfThreads) {

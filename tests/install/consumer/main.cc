@@ -16,9 +16,10 @@ int main() {
   if (const kvik::Status status = buffer->commit(100); !status.ok()) return 1;
   if (buffer->commit(int64_t{1} << 40).code() != kvik::StatusCode::out_of_memory) return 1;
 
-  kvik::ThreadTeam team(3);
+  kvik::Result<kvik::ThreadTeam> team = kvik::ThreadTeam::create(3);
+  if (!team.ok()) return 1;
   std::atomic<int> sum{0};
-  team.run([&](int thread_idx) { sum += thread_idx + 1; });
+  team->run([&](int thread_idx) { sum += thread_idx + 1; });
   if (sum != 6) return 1;
   if (kvik::dtype_name(kvik::DType::bf16) != "bf16") return 1;
   std::puts("kvik works");

@@ -1,4 +1,5 @@
-// Bad calls: each is refused with a sentence that names the argument, before anything is written.
+// Bad calls at kvik::attend: each is refused with a sentence that names the argument, before
+// anything is written.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -128,6 +129,23 @@ TEST_F(Door, RefusesStridesThatBreakTiles) {
   segment_.view = kv_.view();
   segment_.view.v_stride[0] = INT64_MAX / 64 * 64;
   expect_refused("exceeds 64 bits");
+}
+TEST_F(Door, RefusesStridesWhoseSumExceeds64Bits) {
+  segment_.view.k_stride = {int64_t{1} << 60, int64_t{1} << 61};
+  segment_.view.num_pages = 5;
+  expect_refused("k of a segment spans more than 2^63 bytes");
+}
+TEST_F(Door, RefusesMoreRowsThan31Bits) {
+  // Rows of no elements need no memory, so only their count can give such a call away.
+  const std::vector<int32_t> indptr = {0, 1, INT32_MAX};
+  call_.query_indptr = indptr;
+  call_.lse.reset();
+  call_.lse_keys.reset();
+  segment_.view.head_dim_k = segment_.view.head_dim_v = 0;
+  call_.q = ConstTensorView(nullptr, DType::f32, {INT32_MAX, 4, 0});
+  call_.out = TensorView(nullptr, DType::f32, {INT32_MAX, 4, 0});
+  call_.out.stride = {4, 1, 1, 0};
+  expect_refused("a call takes at most 2^31 - 1 rows");
 }
 TEST_F(Door, RefusesMisalignedTiles) {
   segment_.view.k += 4;
