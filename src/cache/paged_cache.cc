@@ -94,8 +94,8 @@ void lay_out(const CacheCore& core, const PlanItem& item, const PageRef* pages, 
   plan.kv_len.push_back(end - first);
   plan.seq_lens.push_back(end);
   for (int position = sequence.num_cached; position < end; ++position) {
-    const int64_t page =
-        plan.page_ids[static_cast<size_t>(first_page + (position - first) / block_size)];
+    const size_t block = static_cast<size_t>((position - first) / block_size);
+    const int64_t page = plan.page_ids[static_cast<size_t>(first_page) + block];
     plan.slots.push_back(page * block_size + position % block_size);
     plan.positions.push_back(position);
   }
