@@ -19,7 +19,7 @@ struct alignas(64) Line {
 
 std::vector<Line> tile(int64_t bytes, int fill = 0xa5) {
   std::vector<Line> lines(static_cast<size_t>(bytes / 64));
-  std::memset(lines.data(), fill, static_cast<size_t>(bytes));
+  if (bytes > 0) std::memset(lines.data(), fill, static_cast<size_t>(bytes));
   return lines;
 }
 
