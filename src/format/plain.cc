@@ -112,7 +112,7 @@ template <KvCode kCode, DType kType, bool kIsKey>
 void encode(std::byte* tile, int slot, const std::byte* row, int head_dim) noexcept {
   std::byte stored[(kMaxHeadDim + kTileLanes) * kv_code_bytes(kCode)];
   const int padded = kIsKey ? padded_dim_k(kCode, head_dim) : padded_dim_v(head_dim);
-  if (padded == 0) return;  // no bytes, and pointers may be null
+  if (head_dim <= 0) return;  // no bytes, and pointers may be null
   if (kType != dtype_of(kCode) || padded != head_dim) {
     convert<kCode, kType>(row, head_dim, padded, stored);
     row = stored;
