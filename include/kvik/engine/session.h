@@ -21,7 +21,7 @@ namespace kvik {
 
 struct SessionOptions {
   std::optional<int> context = std::nullopt;  // tokens; none: as the model was trained
-  KvFormat kv_format;
+  KvFormat kv_format = {};
   int block_size = 16;
   bool contiguous = false;
 };
@@ -29,7 +29,7 @@ struct SessionOptions {
 struct GenerateParams {
   SamplerParams sampler = {.temperature = 0.0F};
   std::optional<int> max_tokens = std::nullopt;  // none: until something else stops it
-  std::vector<std::string> stop;                 // none of them empty
+  std::vector<std::string> stop = {};            // none of them empty
   bool ignore_end_tokens = false;
   bool skip_special = true;  // control tokens give no text
 };
@@ -125,7 +125,6 @@ class KVIK_API Session {
   Status check_room(std::span<const TokenId> tokens) const;
   Status compute_pending();
   bool is_cancelled() const { return cancel_ != nullptr && cancel_->load(); }
-  void forget_logits() { has_logits_ = false; }
 
   std::shared_ptr<ModelRunner> runner_;
   CacheSet caches_;

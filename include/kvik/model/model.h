@@ -51,7 +51,7 @@ struct ModelInfo {
 
 // How the caches of a model are made.
 struct ModelCacheOptions {
-  KvFormat format;
+  KvFormat format = {};
   int block_size = 16;   // tokens, a multiple of 16
   int max_tokens = 512;  // over all sequences; rounded up to whole blocks
   // One sequence whose block i is page i: its rows lie one after the other.
