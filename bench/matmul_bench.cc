@@ -16,7 +16,7 @@
 namespace {
 
 using kvik::Buffer;
-using kvik::InstructionSet;
+using kvik::CpuIsa;
 using kvik::MatMul;
 using kvik::ThreadTeam;
 using kvik::Weight;
@@ -95,7 +95,7 @@ Problem make_problem(WeightType type, const Buffer& buffer, int64_t bytes) {
 
 bool agrees_with_scalar(MatMul& matmul, ThreadTeam& team, const Weight& w,
                         const std::vector<float>& x) {
-  MatMul scalar = MatMul::create(InstructionSet::scalar, team, kCols).value();
+  MatMul scalar = MatMul::create(CpuIsa::scalar, team, kCols).value();
   std::vector<float> expected(static_cast<size_t>(kRows * 5)), y(expected.size());
   scalar.multiply(w, x.data(), kCols, 5, expected.data(), kRows);
   matmul.multiply(w, x.data(), kCols, 5, y.data(), kRows);
@@ -125,12 +125,11 @@ void measure(Problem& problem, MatMul& matmul, ThreadTeam& team, const Buffer& b
   problem.flops.push_back(2.0 * kProducts * kRows * kCols * kBatch / (seconds_now() - start));
 }
 
-InstructionSet choose_set(const char* name) {
-  const std::vector<InstructionSet> sets =
-      kvik::usable_instruction_sets(kvik::detect_cpu_features());
+CpuIsa choose_set(const char* name) {
+  const std::vector<CpuIsa> sets = kvik::available_cpu_isas(kvik::detect_cpu_features());
   if (name == nullptr) return sets.front();
-  for (const InstructionSet set : sets) {
-    if (kvik::instruction_set_name(set) == name) return set;
+  for (const CpuIsa set : sets) {
+    if (kvik::cpu_isa_name(set) == name) return set;
   }
   std::fprintf(stderr, "this machine or build has no instruction set \"%s\"\n", name);
   std::exit(1);
@@ -146,7 +145,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: matmul_bench [threads] [rounds] [mebibytes, 8 or more] [set]\n");
     return 1;
   }
-  const InstructionSet set = choose_set(argc > 4 ? argv[4] : nullptr);
+  const CpuIsa set = choose_set(argc > 4 ? argv[4] : nullptr);
   ThreadTeam team = ThreadTeam::create(num_threads).value();
   const bool pinned = team.pin();
   MatMul matmul = MatMul::create(set, team, kCols).value();
@@ -159,9 +158,8 @@ int main(int argc, char** argv) {
       "{\"cpu\": \"%s\", \"set\": \"%s\", \"threads\": %d, \"pinned\": %s, \"rounds\": %d,\n"
       " \"rows\": %lld, \"cols\": %lld, \"weight_bytes\": %lld,\n \"types\": [",
       kvik::describe(kvik::detect_cpu_features()).c_str(),
-      std::string(kvik::instruction_set_name(set)).c_str(), num_threads, pinned ? "true" : "false",
-      rounds, static_cast<long long>(kRows), static_cast<long long>(kCols),
-      static_cast<long long>(bytes));
+      std::string(kvik::cpu_isa_name(set)).c_str(), num_threads, pinned ? "true" : "false", rounds,
+      static_cast<long long>(kRows), static_cast<long long>(kCols), static_cast<long long>(bytes));
   for (int t = 0; t < kvik::kNumWeightTypes; ++t) {
     const auto type = static_cast<WeightType>(t);
     fill(buffer, type, bytes);

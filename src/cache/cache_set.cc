@@ -45,10 +45,14 @@ Result<CacheSet> CacheSet::create(std::span<const PagedCacheOptions> options,
 
 Sequence CacheSet::new_sequence() {
   Sequence sequence;
+  for (const PagedCache& cache : caches_) {
+    if (!cache.has_room_for_sequence()) return sequence;
+  }
   sequence.state_ = std::make_shared<internal::SequenceState>();
   sequence.state_->id = core_->next_id++;
   sequence.state_->tables.resize(caches_.size());
   sequence.state_->owner = core_.get();
+  for (PagedCache& cache : caches_) cache.core_->only = sequence.state_;
   return sequence;
 }
 
@@ -98,6 +102,9 @@ Status CacheSet::truncate(Sequence& sequence, int num_tokens) {
 }
 
 Result<Sequence> CacheSet::fork(const Sequence& sequence) {
+  for (const PagedCache& cache : caches_) {
+    if (cache.core_->options.contiguous) return cache.fork_tables(sequence, 0);  // refuses
+  }
   return caches_[0].fork_tables(sequence, core_->next_id++);
 }
 

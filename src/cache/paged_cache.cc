@@ -185,12 +185,17 @@ void PagedCache::join_set(int table_idx, const void* owner) {
 
 Sequence PagedCache::new_sequence() {
   Sequence sequence;
-  if (!check_alone().ok()) return sequence;
+  if (!check_alone().ok() || !has_room_for_sequence()) return sequence;
   sequence.state_ = std::make_shared<SequenceState>();
   sequence.state_->id = core_->next_id++;
   sequence.state_->tables.resize(1);
   sequence.state_->owner = core_->owner;
+  core_->only = sequence.state_;
   return sequence;
+}
+
+bool PagedCache::has_room_for_sequence() const {
+  return !core_->options.contiguous || core_->only.expired();
 }
 
 Status PagedCache::check_owned(const Sequence& sequence) const {
@@ -396,6 +401,9 @@ Result<Sequence> PagedCache::fork(const Sequence& sequence) {
 
 Result<Sequence> PagedCache::fork_tables(const Sequence& sequence, uint64_t id) const {
   if (Status status = check_owned(sequence); !status.ok()) return status;
+  if (core_->options.contiguous) {
+    return unsupported("a contiguous cache holds one sequence; make it paged to fork");
+  }
   SequenceState& state = *sequence.state_;
   if (Status status = check_no_plan(state); !status.ok()) return status;
   Sequence other;

@@ -39,6 +39,7 @@ struct CacheCore {
   int table_idx = 0;
   const void* owner = nullptr;
   uint64_t next_id = 1;
+  std::weak_ptr<SequenceState> only;  // the sequence of a contiguous cache
   std::unique_ptr<PlanState> spare;  // a finished step's memory, for the next one
   int64_t encoded_rows = 0;
   int64_t copied_rows = 0;

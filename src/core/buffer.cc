@@ -14,14 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/growth_rule.h"
 #include "kvik/core/checked_math.h"
 
 namespace kvik {
 namespace {
 
-constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-constexpr int64_t kMinStepBytes = int64_t{64} << 10;
-constexpr int64_t kGrowthDivisor = 32;
+using internal::kHugePageBytes;
 // From this size on a step first asks how much memory is left (a read of two small files).
 constexpr int64_t kLargeStepBytes = int64_t{64} << 20;
 
@@ -94,10 +93,7 @@ Buffer::~Buffer() {
   if (data_ != nullptr) munmap(data_, static_cast<size_t>(reserved_bytes_));
 }
 
-int64_t Buffer::growth_step_bytes() const {
-  const int64_t share = std::min(kHugePageBytes, committed_bytes_ / kGrowthDivisor);
-  return std::max(kMinStepBytes, share / kMinStepBytes * kMinStepBytes);
-}
+int64_t Buffer::growth_step_bytes() const { return internal::growth_step(committed_bytes_); }
 
 Status Buffer::commit(int64_t bytes) {
   if (bytes < 0) return invalid_argument("cannot commit " + std::to_string(bytes) + " bytes");
@@ -106,8 +102,7 @@ Status Buffer::commit(int64_t bytes) {
     return {StatusCode::out_of_memory, "a buffer of " + std::to_string(reserved_bytes_) +
                                            " reserved bytes cannot hold " + std::to_string(bytes)};
   }
-  const int64_t wanted = std::max(bytes, committed_bytes_ + growth_step_bytes());
-  const int64_t target = std::min(reserved_bytes_, round_up(wanted, kMinStepBytes));
+  const int64_t target = internal::committed_after(committed_bytes_, bytes, reserved_bytes_);
   // Populating more than there is would not fail: the system would kill the process.
   if (const int64_t step = target - committed_bytes_;
       step >= kLargeStepBytes && step > available_memory_bytes()) {

@@ -9,13 +9,13 @@
 namespace kvik {
 namespace {
 
-const internal::KernelSet* kernels_of(InstructionSet set) {
-  switch (set) {
-    case InstructionSet::scalar:
+const internal::KernelSet* kernels_of(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::scalar:
       return internal::scalar_kernels();
-    case InstructionSet::avx2:
+    case CpuIsa::avx2:
       return internal::avx2_kernels();
-    case InstructionSet::avx512:
+    case CpuIsa::avx512:
       return internal::avx512_kernels();
   }
   return nullptr;
@@ -30,46 +30,23 @@ Range tile_share(int64_t num_rows, int part, int num_parts) {
 
 }  // namespace
 
-std::string_view instruction_set_name(InstructionSet set) {
-  switch (set) {
-    case InstructionSet::scalar:
-      return "scalar";
-    case InstructionSet::avx2:
-      return "avx2";
-    case InstructionSet::avx512:
-      return "avx512";
-  }
-  return "unknown";
-}
-
-std::vector<InstructionSet> usable_instruction_sets(const CpuFeatures& features) {
-  std::vector<InstructionSet> sets;
-  const bool avx2 = features.avx2 && features.fma && features.f16c;
-  if (avx2 && features.avx512 && internal::avx512_kernels() != nullptr) {
-    sets.push_back(InstructionSet::avx512);
-  }
-  if (avx2 && internal::avx2_kernels() != nullptr) sets.push_back(InstructionSet::avx2);
-  sets.push_back(InstructionSet::scalar);
-  return sets;
-}
-
-MatMul::MatMul(InstructionSet set, ThreadTeam& team, int64_t max_cols)
-    : set_(set), team_(&team), kernels_(kernels_of(set)->data()), max_cols_(max_cols) {
+MatMul::MatMul(CpuIsa isa, ThreadTeam& team, int64_t max_cols)
+    : isa_(isa), team_(&team), kernels_(kernels_of(isa)->data()), max_cols_(max_cols) {
   constexpr int64_t kPageBytes = 4096;
   const int64_t bytes = internal::scratch_floats(max_cols) * static_cast<int64_t>(sizeof(float));
   thread_scratch_bytes_ = round_up(bytes, kPageBytes);
 }
 
-Result<MatMul> MatMul::create(InstructionSet set, ThreadTeam& team, int64_t max_cols) {
+Result<MatMul> MatMul::create(CpuIsa isa, ThreadTeam& team, int64_t max_cols) {
   constexpr int64_t kMostCols = int64_t{1} << 40;
   if (max_cols < 1 || max_cols > kMostCols) {
     return invalid_argument("no weight has " + std::to_string(max_cols) + " columns");
   }
-  if (kernels_of(set) == nullptr) {
-    return unsupported("this build has no " + std::string(instruction_set_name(set)) +
-                       " kernels; choose one of usable_instruction_sets");
+  if (kernels_of(isa) == nullptr) {
+    return unsupported("this build has no " + std::string(cpu_isa_name(isa)) +
+                       " kernels; choose one of available_cpu_isas");
   }
-  MatMul matmul(set, team, max_cols);
+  MatMul matmul(isa, team, max_cols);
   const int64_t bytes = matmul.thread_scratch_bytes_ * team.size();
   Result<Buffer> scratch = Buffer::reserve(bytes);
   if (!scratch.ok()) return scratch.status();

@@ -20,7 +20,7 @@ using testing::random_floats;
 using testing::RandomWeight;
 using testing::same_bits;
 
-std::vector<float> multiply(InstructionSet set, int num_threads, const Weight& w,
+std::vector<float> multiply(CpuIsa set, int num_threads, const Weight& w,
                             const std::vector<float>& x, int64_t num_x_rows) {
   ThreadTeam team = ThreadTeam::create(num_threads).value();
   MatMul matmul = MatMul::create(set, team, w.cols()).value();
@@ -35,9 +35,9 @@ std::vector<int64_t> widths(WeightType type) {
 }
 
 // Every instruction set of this machine × every weight type.
-class MatMulSets : public ::testing::TestWithParam<std::tuple<InstructionSet, int>> {
+class MatMulSets : public ::testing::TestWithParam<std::tuple<CpuIsa, int>> {
  protected:
-  InstructionSet set() const { return std::get<0>(GetParam()); }
+  CpuIsa set() const { return std::get<0>(GetParam()); }
   WeightType type() const { return static_cast<WeightType>(std::get<1>(GetParam())); }
 };
 
@@ -126,14 +126,14 @@ TEST_P(MatMulSets, ANonFiniteXReachesItsOwnRowOnly) {
   }
 }
 
-std::string set_and_type(const ::testing::TestParamInfo<std::tuple<InstructionSet, int>>& info) {
-  return std::string(instruction_set_name(std::get<0>(info.param))) + "_" +
+std::string set_and_type(const ::testing::TestParamInfo<std::tuple<CpuIsa, int>>& info) {
+  return std::string(cpu_isa_name(std::get<0>(info.param))) + "_" +
          std::string(weight_type_name(static_cast<WeightType>(std::get<1>(info.param))));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, MatMulSets,
-    ::testing::Combine(::testing::ValuesIn(usable_instruction_sets(detect_cpu_features())),
+    ::testing::Combine(::testing::ValuesIn(available_cpu_isas(detect_cpu_features())),
                        ::testing::Range(0, kNumWeightTypes)),
     set_and_type);
 
@@ -154,10 +154,10 @@ TEST(MatMul, ExtremeScalesFollowTheRuleBitForBit) {
       }
     }
     const std::vector<float> x = random_floats(256 * 4, 7);
-    for (const InstructionSet set : usable_instruction_sets(detect_cpu_features())) {
+    for (const CpuIsa set : available_cpu_isas(detect_cpu_features())) {
       for (const int64_t n : {1, 4}) {
         EXPECT_TRUE(same_bits(multiply(set, 1, w.weight, x, n), products_by_rule(w.weight, x, n)))
-            << weight_type_name(type) << " " << instruction_set_name(set);
+            << weight_type_name(type) << " " << cpu_isa_name(set);
       }
     }
   }
@@ -171,7 +171,7 @@ TEST(MatMul, ZerosHaveTheSignThatTheRuleGives) {
   std::memcpy(bytes.data(), &tiny, sizeof tiny);
   const Weight w = Weight::make(WeightType::f32, 1, 1, bytes).value();
   const std::vector<float> x(2, 0x1p-100f);
-  for (const InstructionSet set : usable_instruction_sets(detect_cpu_features())) {
+  for (const CpuIsa set : available_cpu_isas(detect_cpu_features())) {
     for (const int64_t n : {1, 2}) {
       EXPECT_TRUE(same_bits(multiply(set, 1, w, x, n), products_by_rule(w, x, n)));
     }
@@ -183,7 +183,7 @@ TEST(MatMul, SeveralWeightsInOneCallGiveWhatEachGivesAlone) {
   const RandomWeight k(WeightType::q8_0, 5, 96, 2);
   const RandomWeight v(WeightType::f16, 1, 96, 3);
   const std::vector<float> x = random_floats(96 * 3, 7);
-  const InstructionSet set = usable_instruction_sets(detect_cpu_features()).front();
+  const CpuIsa set = available_cpu_isas(detect_cpu_features()).front();
   ThreadTeam team = ThreadTeam::create(2).value();
   MatMul matmul = MatMul::create(set, team, 200).value();
   for (const int64_t n : {1, 3}) {
@@ -200,7 +200,7 @@ TEST(MatMul, SeveralWeightsInOneCallGiveWhatEachGivesAlone) {
 
 TEST(MatMul, NoRowsOfXWriteNothing) {
   const RandomWeight w(WeightType::q4_0, 3, 32, 1);
-  const InstructionSet set = InstructionSet::scalar;
+  const CpuIsa set = CpuIsa::scalar;
   ThreadTeam team = ThreadTeam::create(1).value();
   MatMul matmul = MatMul::create(set, team, 32).value();
   float y = -1.0f;
@@ -209,25 +209,25 @@ TEST(MatMul, NoRowsOfXWriteNothing) {
   EXPECT_EQ(y, -1.0f);
 }
 
-TEST(MatMul, InstructionSetsFollowTheProcessorFastestFirst) {
+TEST(MatMul, CpuIsasFollowTheProcessorFastestFirst) {
   CpuFeatures cpu;
-  EXPECT_THAT(usable_instruction_sets(cpu), ElementsAre(InstructionSet::scalar));
+  EXPECT_THAT(available_cpu_isas(cpu), ElementsAre(CpuIsa::scalar));
   cpu.avx2 = cpu.fma = true;  // but no f16c
-  EXPECT_THAT(usable_instruction_sets(cpu), ElementsAre(InstructionSet::scalar));
+  EXPECT_THAT(available_cpu_isas(cpu), ElementsAre(CpuIsa::scalar));
 #if defined(KVIK_HAVE_SPINE_AVX2) && defined(KVIK_HAVE_SPINE_AVX512)
   cpu.f16c = true;
-  EXPECT_THAT(usable_instruction_sets(cpu),
-              ElementsAre(InstructionSet::avx2, InstructionSet::scalar));
+  EXPECT_THAT(available_cpu_isas(cpu),
+              ElementsAre(CpuIsa::avx2, CpuIsa::scalar));
   cpu.avx512 = true;
-  EXPECT_THAT(usable_instruction_sets(cpu),
-              ElementsAre(InstructionSet::avx512, InstructionSet::avx2, InstructionSet::scalar));
+  EXPECT_THAT(available_cpu_isas(cpu),
+              ElementsAre(CpuIsa::avx512, CpuIsa::avx2, CpuIsa::scalar));
 #endif
 }
 
 TEST(MatMul, CreateRefusesAbsurdWidths) {
   ThreadTeam team = ThreadTeam::create(1).value();
   for (const int64_t cols : {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
-    EXPECT_EQ(MatMul::create(InstructionSet::scalar, team, cols).status().code(),
+    EXPECT_EQ(MatMul::create(CpuIsa::scalar, team, cols).status().code(),
               StatusCode::invalid_argument);
   }
 }
@@ -238,7 +238,7 @@ TEST(MatMulDeathTest, AWeightWiderThanTheScratchIsABug) {
   EXPECT_DEATH(
       {
         ThreadTeam team = ThreadTeam::create(1).value();
-        MatMul matmul = MatMul::create(InstructionSet::scalar, team, 32).value();
+        MatMul matmul = MatMul::create(CpuIsa::scalar, team, 32).value();
         std::vector<float> y(6);
         matmul.multiply(w.weight, x.data(), 64, 2, y.data(), 3);
       },

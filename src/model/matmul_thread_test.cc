@@ -19,7 +19,7 @@ TEST(MatMulThreads, AnyNumberOfThreadsGivesTheSameBits) {
   for (const WeightType type : kSomeTypes) {
     const RandomWeight w(type, 29, 96, 5);
     const std::vector<float> x = random_floats(96 * 10, 7);
-    for (const InstructionSet set : usable_instruction_sets(detect_cpu_features())) {
+    for (const CpuIsa set : available_cpu_isas(detect_cpu_features())) {
       // More threads than tiles leave some without work.
       for (const int num_threads : {1, 2, 3, 5, 9}) {
         ThreadTeam team = ThreadTeam::create(num_threads).value();
@@ -28,7 +28,7 @@ TEST(MatMulThreads, AnyNumberOfThreadsGivesTheSameBits) {
           std::vector<float> y(static_cast<size_t>(29 * n));
           matmul.multiply(w.weight, x.data(), 96, n, y.data(), 29);
           EXPECT_TRUE(same_bits(y, products_by_rule(w.weight, x, n)))
-              << instruction_set_name(set) << ", " << num_threads << " threads, " << n << " rows";
+              << cpu_isa_name(set) << ", " << num_threads << " threads, " << n << " rows";
         }
       }
     }
@@ -41,7 +41,7 @@ TEST(MatMulThreads, AnySplitOfABatchGivesTheSameBits) {
     const RandomWeight w(type, kRows, kCols, 5);
     const std::vector<float> x = random_floats(kCols * kBatch, 7);
     const std::vector<float> expected = products_by_rule(w.weight, x, kBatch);
-    for (const InstructionSet set : usable_instruction_sets(detect_cpu_features())) {
+    for (const CpuIsa set : available_cpu_isas(detect_cpu_features())) {
       ThreadTeam team = ThreadTeam::create(2).value();
       MatMul matmul = MatMul::create(set, team, kCols).value();
       for (const int64_t step : {1, 2, 3, 4, 7, 23}) {
@@ -50,7 +50,7 @@ TEST(MatMulThreads, AnySplitOfABatchGivesTheSameBits) {
           matmul.multiply(w.weight, x.data() + n * kCols, kCols, std::min(step, kBatch - n),
                           y.data() + n * kRows, kRows);
         }
-        EXPECT_TRUE(same_bits(y, expected)) << instruction_set_name(set) << " in steps of " << step;
+        EXPECT_TRUE(same_bits(y, expected)) << cpu_isa_name(set) << " in steps of " << step;
       }
     }
   }

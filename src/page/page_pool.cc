@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "core/growth_rule.h"
 #include "kvik/core/check.h"
 #include "kvik/core/checked_math.h"
 
@@ -65,10 +66,11 @@ Status PagePool::commit(int count) {
 
 void PagePool::commit_ahead() {
   for (PageRun& run : runs_) {
-    const int64_t used = next_new_ * run.page_bytes;
     const int64_t committed = run.buffer.committed_bytes();
-    const int64_t limit = max_pages_ * run.page_bytes;
-    if (committed >= limit || committed - used >= run.buffer.growth_step_bytes() / 2) continue;
+    if (!internal::wants_step_ahead(committed, next_new_ * run.page_bytes,
+                                    max_pages_ * run.page_bytes)) {
+      continue;
+    }
     // A refusal is reported by the allocation that cannot do without.
     (void)run.buffer.commit(committed + 1);
     return;

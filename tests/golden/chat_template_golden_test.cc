@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kvik/model/chat_template.h"
-#include "support/model_vocabulary.h"
 
 namespace kvik {
 namespace {

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "kvik/model/chat_template.h"
+#include "kvik/model/model.h"
 #include "kvik/model/stream_decoder.h"
 #include "kvik/model/tokenizer.h"
-#include "support/model_vocabulary.h"
+#include "support/model_files.h"
 
 namespace kvik {
 namespace {
@@ -27,18 +28,16 @@ std::vector<json> read_lines(const std::string& name) {
 class SmolLm2Tokenizer : public testing::Test {
  protected:
   void SetUp() override {
-    const std::filesystem::path path =
-        test::cache_dir() / "SmolLM2-135M-Instruct.Q4_1.vocabulary.json";
-    std::optional<Result<test::ModelVocabulary>> model = test::load_vocabulary(path);
-    if (!model) {
-      if (test::models_required()) FAIL() << path << " is missing";
-      GTEST_SKIP() << path << " is missing: write it with tools/export_vocabulary.py";
+    const std::filesystem::path path = test::cache_dir() / test::kSmolLm2File;
+    if (const auto why = test::missing(path)) {
+      if (test::models_required()) FAIL() << *why;
+      GTEST_SKIP() << *why;
     }
-    ASSERT_TRUE(model->ok()) << model->status().to_string();
-    model_ = std::move(*model).value();
-    Result<Tokenizer> tokenizer = Tokenizer::create(model_.vocabulary);
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
-    tokenizer_.emplace(std::move(tokenizer).value());
+    Result<std::shared_ptr<const Model>> model =
+        Model::load(path.string(), {.check_weights = false});
+    ASSERT_TRUE(model.ok()) << model.status().to_string();
+    model_ = std::move(model).value();
+    tokenizer_ = &model_->tokenizer();
   }
 
   std::vector<TokenId> encode(const std::string& text, bool parse_special) {
@@ -47,8 +46,8 @@ class SmolLm2Tokenizer : public testing::Test {
     return ids.ok() ? std::move(ids).value() : std::vector<TokenId>{};
   }
 
-  test::ModelVocabulary model_;
-  std::optional<Tokenizer> tokenizer_;
+  std::shared_ptr<const Model> model_;
+  const Tokenizer* tokenizer_ = nullptr;
 };
 
 TEST_F(SmolLm2Tokenizer, GivesTheGoldenIdsAndTheTextBack) {
@@ -82,7 +81,7 @@ TEST_F(SmolLm2Tokenizer, GivesTheGoldenIdsForRenderedChats) {
 
 // Template and tokenizer together: as above, but what a message spells never becomes control.
 TEST_F(SmolLm2Tokenizer, KeepsControlTokensOutOfMessages) {
-  const Result<ChatTemplate> chat_template = ChatTemplate::parse(model_.chat_template);
+  const Result<const ChatTemplate*> chat_template = model_->chat_template();
   ASSERT_TRUE(chat_template.ok()) << chat_template.status().to_string();
   int forged = 0;
   for (const json& line : read_lines("smollm2-135m-instruct-q4_1/chat.jsonl")) {
@@ -93,7 +92,7 @@ TEST_F(SmolLm2Tokenizer, KeepsControlTokensOutOfMessages) {
       input.messages.push_back({message.at("role"), message.at("content")});
       spells_control |= input.messages.back().content.find("<|im_") != std::string::npos;
     }
-    const RenderedChat rendered = chat_template.value().render(input).value();
+    const RenderedChat rendered = chat_template.value()->render(input).value();
     EXPECT_EQ(rendered.text(), line.at("prompt_generate"));
     const std::vector<TokenId> ids = tokenizer_->encode_spans(rendered.spans()).value();
     EXPECT_EQ(tokenizer_->decode(ids).value(), rendered.text());

@@ -76,6 +76,16 @@ def files(options):
             expect(str(options.source) not in path.read_text(), f"{path} names the source folder")
 
 
+def program(options):
+    """The installed program finds the installed library, wherever the prefix was moved to."""
+    moved = fresh(options.work / "program") / "moved"
+    shutil.copytree(options.prefix, moved, symlinks=True)
+    said = run(moved / "bin" / "kvik", "--version").strip()
+    expect(said == f"kvik {options.version}", f"kvik --version says {said}")
+    needed = run("ldd", moved / "bin" / "kvik")
+    expect(str(moved) in needed, f"the program uses another libkvik: {needed}")
+
+
 def cmake_consumer(options):
     build = fresh(options.work / "cmake_consumer")
     # Elsewhere than it was installed: a package must not remember its first place.
@@ -164,7 +174,7 @@ def subproject(options):
     check_works(build / "consumer")
 
 
-CHECKS = (prefix, files, cmake_consumer, pkg_config_consumer, headers_alone, exported_symbols, destdir,
+CHECKS = (prefix, files, program, cmake_consumer, pkg_config_consumer, headers_alone, exported_symbols, destdir,
           multiarch, subproject)
 
 

@@ -45,7 +45,8 @@ class KVIK_API CacheSet {
   // For write(), view() and stats() of one cache. Requires: the index in range.
   PagedCache& cache(int cache_idx) { return caches_[static_cast<size_t>(cache_idx)]; }
 
-  // The calls of PagedCache, over the set.
+  // The calls of PagedCache, over the set. new_sequence() is empty when a cache is contiguous and
+  // has its sequence.
   Sequence new_sequence();
   Result<SetPlan> reserve(std::span<const AppendRequest> requests);
   Status commit(SetPlan plan);

@@ -27,6 +27,9 @@ struct PagedCacheOptions {
   // truncated.
   std::optional<int> window = std::nullopt;
   int rollback_slack = 64;
+  // One sequence at a time, whose block i is page i: its rows lie one after the other. A second
+  // sequence and forks are refused.
+  bool contiguous = false;
 };
 
 // Counters and sizes of one cache, at one moment.
@@ -63,7 +66,7 @@ class KVIK_API PagedCache {
                                    std::shared_ptr<Backend> backend);
 
   // A sequence of no tokens; it may outlive the cache. An empty handle if the cache belongs to a
-  // CacheSet.
+  // CacheSet, or is contiguous and has a sequence.
   Sequence new_sequence();
 
   // Takes slots for all requests or for none. A request of 0 tokens gives a plan to read with.
@@ -93,7 +96,8 @@ class KVIK_API PagedCache {
 
   // Another sequence with the same tokens in the same pages; the first of the two to write into the
   // partial last block gets its own copy, unless it is the one that filled it. Errors:
-  // invalid_argument for a foreign sequence or one with an open plan.
+  // invalid_argument for a foreign sequence or one with an open plan; unsupported for a contiguous
+  // cache.
   Result<Sequence> fork(const Sequence& sequence);
 
   const KvSpec& spec() const;
@@ -112,6 +116,7 @@ class KVIK_API PagedCache {
   void join_set(int table_idx, const void* owner);
   // The steps of the public calls, for a set to combine.
   Status check_alone() const;
+  bool has_room_for_sequence() const;
   Status check_request(const AppendRequest& request) const;
   Result<AppendPlan> reserve_step(std::span<const AppendRequest> requests);
   Result<Sequence> fork_tables(const Sequence& sequence, uint64_t id) const;

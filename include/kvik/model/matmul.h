@@ -3,11 +3,9 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
-#include <vector>
 
 #include "kvik/core/buffer.h"
-#include "kvik/core/cpu_features.h"
+#include "kvik/core/cpu_isa.h"
 #include "kvik/core/export.h"
 #include "kvik/core/status.h"
 #include "kvik/core/thread_team.h"
@@ -18,14 +16,6 @@ namespace kvik {
 namespace internal {
 struct FormatKernels;
 }
-
-enum class InstructionSet : uint8_t { scalar, avx2, avx512 };
-
-// "scalar", "avx2", "avx512".
-KVIK_API std::string_view instruction_set_name(InstructionSet set);
-
-// What this build and a processor with these features can run, fastest first; ends with scalar.
-KVIK_API std::vector<InstructionSet> usable_instruction_sets(const CpuFeatures& features);
 
 // y = x · Wᵀ for one weight: y[n * y_stride + r] = Σ_i x[n * x_stride + i] · W[r][i].
 struct WeightProduct {
@@ -44,7 +34,7 @@ class KVIK_API MatMul {
   // For weights of at most max_cols columns. The team must outlive the object.
   // Errors: unsupported when the build lacks the instruction set; out_of_memory; invalid_argument
   // for max_cols < 1. Requires: the processor has the instruction set.
-  static Result<MatMul> create(InstructionSet set, ThreadTeam& team, int64_t max_cols);
+  static Result<MatMul> create(CpuIsa isa, ThreadTeam& team, int64_t max_cols);
 
   // Several weights times the same rows of x, in one parallel region: cheaper than one by one.
   // Allocates nothing. NaN and infinity in x pass through to the outputs of their row.
@@ -56,12 +46,12 @@ class KVIK_API MatMul {
   void multiply(const Weight& weight, const float* x, int64_t x_stride, int64_t num_x_rows,
                 float* y, int64_t y_stride);
 
-  InstructionSet instruction_set() const { return set_; }
+  CpuIsa isa() const { return isa_; }
 
  private:
-  MatMul(InstructionSet set, ThreadTeam& team, int64_t max_cols);
+  MatMul(CpuIsa isa, ThreadTeam& team, int64_t max_cols);
 
-  InstructionSet set_;
+  CpuIsa isa_;
   ThreadTeam* team_;
   const internal::FormatKernels* kernels_;  // indexed by WeightType
   int64_t max_cols_;

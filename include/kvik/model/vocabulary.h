@@ -6,7 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "kvik/core/export.h"
+#include "kvik/core/status.h"
+
 namespace kvik {
+
+class GgufFile;
 
 using TokenId = int32_t;
 
@@ -32,5 +37,9 @@ struct Vocabulary {
   std::optional<TokenId> bos, eos, unknown, padding;
   std::optional<bool> add_bos, add_eos;  // absent: no, for byte-pair vocabularies
 };
+
+// The vocabulary of a model file (keys tokenizer.ggml.*), as it stands there. Errors: corrupt or
+// invalid_argument naming a key that is missing or of the wrong type; an id outside int32.
+KVIK_API Result<Vocabulary> read_vocabulary(const GgufFile& file);
 
 }  // namespace kvik

@@ -107,49 +107,16 @@ const cpu::AttendKernels* kernels_of(CpuIsa isa) {
   return nullptr;
 }
 
-bool can_run(CpuIsa isa, const CpuFeatures& features) {
-  const bool avx2 = features.avx2 && features.fma && features.f16c;
-  switch (isa) {
-    case CpuIsa::scalar:
-      return true;
-    case CpuIsa::avx2:
-      return avx2;
-    case CpuIsa::avx512:
-      return avx2 && features.avx512;
-  }
-  return false;
-}
-
-// The order in which the instruction sets are preferred, by processor family; the first row that
-// fits wins. Families whose 512-bit units slow the whole core down would get a row of their own.
-struct FamilyRow {
-  CpuVendor vendor;
-  int family;  // 0: any
-  std::array<CpuIsa, 3> order;
-};
-constexpr std::array kFamilies = {
-    FamilyRow{CpuVendor::amd, 0, {CpuIsa::avx512, CpuIsa::avx2, CpuIsa::scalar}},
-    FamilyRow{CpuVendor::intel, 6, {CpuIsa::avx512, CpuIsa::avx2, CpuIsa::scalar}},
-    FamilyRow{CpuVendor::other, 0, {CpuIsa::avx512, CpuIsa::avx2, CpuIsa::scalar}},
-};
-
-const FamilyRow& family_row(const CpuFeatures& features) {
-  for (const FamilyRow& row : kFamilies) {
-    if (row.vendor == features.vendor && (row.family == 0 || row.family == features.family)) {
-      return row;
-    }
-  }
-  return kFamilies.back();
-}
-
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const cpu::AttendKernels& kernels, std::string name, ThreadTeam team)
+  CpuBackend(const cpu::AttendKernels& kernels, std::string name, std::shared_ptr<ThreadTeam> team)
       : name_(std::move(name)),
         kernels_(&kernels),
         team_(std::move(team)),
-        memory_(static_cast<size_t>(team_.size())),
-        scratch_(static_cast<size_t>(team_.size())) {}
+        memory_(static_cast<size_t>(team_->size())),
+        scratch_(static_cast<size_t>(team_->size())) {}
+
+  bool pin() { return team_->pin(); }
 
   std::string_view name() const override { return name_; }
 
@@ -167,7 +134,7 @@ class CpuBackend final : public Backend {
   std::string name_;
   const cpu::AttendKernels* kernels_;
   std::mutex mutex_;  // guards all below: one computation at a time
-  ThreadTeam team_;
+  std::shared_ptr<ThreadTeam> team_;
   cpu::AttendPlan plan_;
   AlignedArray partials_;
   std::vector<AlignedArray> memory_;
@@ -206,9 +173,9 @@ std::optional<int64_t> CpuBackend::encode(const MutableKvView& view, const Const
   const std::lock_guard lock(mutex_);
   std::atomic<int64_t> first_refused{count};
   // Split by heads: two tokens may share a word, two heads never do.
-  team_.run([&](int thread) {
+  team_->run([&](int thread) {
     const int64_t refused =
-        encode_heads(view, k, v, slots, static_share(view.num_kv_heads, thread, team_.size()));
+        encode_heads(view, k, v, slots, static_share(view.num_kv_heads, thread, team_->size()));
     int64_t seen = first_refused.load();
     while (refused < seen && !first_refused.compare_exchange_weak(seen, refused)) {
     }
@@ -218,7 +185,7 @@ std::optional<int64_t> CpuBackend::encode(const MutableKvView& view, const Const
 
 void CpuBackend::attend(const AttentionCall& call) {
   const std::lock_guard lock(mutex_);
-  plan_.build(call, team_.size());
+  plan_.build(call, team_->size());
   plan_.place_partials(
       reinterpret_cast<float*>(partials_.at_least(plan_.partial_count() * int64_t{sizeof(float)})));
   for (size_t i = 0; i < scratch_.size(); ++i) scratch_[i] = carve(memory_[i], call);
@@ -228,11 +195,11 @@ void CpuBackend::attend(const AttentionCall& call) {
       kernels_->attend(call, plan_.tasks()[static_cast<size_t>(i)], scratch_[t]);
     }
   };
-  team_.run(run_share);
+  team_->run(run_share);
   if (plan_.merges().empty()) return;
-  team_.run([&](int thread) {
+  team_->run([&](int thread) {
     const Range share =
-        static_share(static_cast<int64_t>(plan_.merges().size()), thread, team_.size());
+        static_share(static_cast<int64_t>(plan_.merges().size()), thread, team_->size());
     for (int64_t i = share.begin; i < share.end; ++i) {
       kernels_->merge(call, plan_.merges()[static_cast<size_t>(i)],
                       scratch_[static_cast<size_t>(thread)]);
@@ -241,26 +208,6 @@ void CpuBackend::attend(const AttentionCall& call) {
 }
 
 }  // namespace
-
-std::string_view cpu_isa_name(CpuIsa isa) {
-  switch (isa) {
-    case CpuIsa::scalar:
-      return "scalar";
-    case CpuIsa::avx2:
-      return "avx2";
-    case CpuIsa::avx512:
-      return "avx512";
-  }
-  return "unknown";
-}
-
-std::vector<CpuIsa> available_cpu_isas(const CpuFeatures& features) {
-  std::vector<CpuIsa> isas;
-  for (const CpuIsa isa : family_row(features).order) {
-    if (kernels_of(isa) != nullptr && can_run(isa, features)) isas.push_back(isa);
-  }
-  return isas;
-}
 
 Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuBackendOptions& options) {
   if (options.num_threads < 1 || options.num_threads > kMaxThreads) {
@@ -275,14 +222,19 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuBackendOptions& optio
     return unsupported("this processor or build has no kernels for " +
                        std::string(cpu_isa_name(isa)) + "; available:" + names);
   }
-  Result<ThreadTeam> team = ThreadTeam::create(options.num_threads);
-  if (!team.ok()) return team.status();
-  if (options.pin_threads && !team->pin()) {
+  std::shared_ptr<ThreadTeam> team = options.team;
+  if (team == nullptr) {
+    Result<ThreadTeam> own = ThreadTeam::create(options.num_threads);
+    if (!own.ok()) return own.status();
+    team = std::make_shared<ThreadTeam>(std::move(own).value());
+  }
+  auto backend = std::make_unique<CpuBackend>(
+      *kernels_of(isa), "cpu-" + std::string(cpu_isa_name(isa)), std::move(team));
+  if (options.pin_threads && !backend->pin()) {
     return unsupported("cannot pin " + std::to_string(options.num_threads) + " threads to " +
                        std::to_string(num_usable_processors()) + " usable processors");
   }
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(
-      *kernels_of(isa), "cpu-" + std::string(cpu_isa_name(isa)), std::move(team).value()));
+  return std::unique_ptr<Backend>(std::move(backend));
 }
 
 namespace cpu {
@@ -290,7 +242,7 @@ namespace cpu {
 std::unique_ptr<Backend> make_backend_of_kernels(const AttendKernels& kernels, std::string name,
                                                  int num_threads) {
   return std::make_unique<CpuBackend>(kernels, std::move(name),
-                                      ThreadTeam::create(num_threads).value());
+                                      std::make_shared<ThreadTeam>(ThreadTeam::create(num_threads).value()));
 }
 
 }  // namespace cpu

@@ -1,0 +1,279 @@
+// kvik bench: tokens per second, in the shape of llama-bench.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+
+#include "commands.h"
+#include "kvik/core/cpu_features.h"
+#include "kvik/core/thread_team.h"
+#include "options.h"
+
+namespace kvik::cli {
+namespace {
+
+struct BenchOptions {
+  std::string model, output;
+  std::vector<int> prompts{512}, generations{128}, depths{0}, threads{num_usable_processors()};
+  std::vector<std::string> types_k{"f16"}, types_v{"f16"};
+  int batch = 512;
+  int repetitions = 5;
+  bool no_warmup = false;
+};
+
+struct Measurement {
+  int num_prompt = 0, num_generated = 0, depth = 0, threads = 0;
+  std::string type_k, type_v;
+  std::vector<double> seconds;
+
+  int num_tokens() const { return num_prompt + num_generated; }
+  std::string name() const {
+    std::string text = num_prompt > 0 ? format("pp%d", num_prompt) : format("tg%d", num_generated);
+    if (depth > 0) text += format(" @ d%d", depth);
+    return text;
+  }
+  std::vector<double> rates() const {
+    std::vector<double> all;
+    for (const double s : seconds) all.push_back(num_tokens() / s);
+    return all;
+  }
+};
+
+double mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+double deviation(const std::vector<double>& values) {
+  if (values.size() < 2) return 0;
+  const double middle = mean(values);
+  double sum = 0;
+  for (const double value : values) sum += (value - middle) * (value - middle);
+  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+}
+
+// Token ids without meaning, the same in every run.
+std::vector<TokenId> arbitrary_ids(int count, int vocab_size) {
+  std::vector<TokenId> ids;
+  Random random(1);
+  for (int i = 0; i < count; ++i) {
+    ids.push_back(static_cast<TokenId>(random.next() % static_cast<uint64_t>(vocab_size)));
+  }
+  return ids;
+}
+
+// One pass: the prompt at once, or single tokens one after the other.
+Status pass(Session& session, std::span<const TokenId> ids, bool one_by_one) {
+  if (!one_by_one) return session.feed(ids);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (Status status = session.feed(ids.subspan(i, 1)); !status.ok()) return status;
+  }
+  return {};
+}
+
+Status measure(const BenchOptions& options, Session& session, Measurement& result) {
+  using Clock = std::chrono::steady_clock;
+  const int vocab_size = session.runner().model().tokenizer().vocab_size();
+  const std::vector<TokenId> ids = arbitrary_ids(result.num_tokens(), vocab_size);
+  const bool one_by_one = result.num_generated > 0;
+  for (int i = options.no_warmup ? 0 : -1; i < options.repetitions; ++i) {
+    // Warming up takes one token of generation, not all of them.
+    const std::span<const TokenId> part =
+        i < 0 && one_by_one ? std::span(ids).subspan(0, 1) : std::span(ids);
+    const Clock::time_point start = Clock::now();
+    if (Status status = pass(session, part, one_by_one); !status.ok()) return status;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (i >= 0) result.seconds.push_back(seconds);
+    if (Status status = session.truncate(result.depth); !status.ok()) return status;
+  }
+  return {};
+}
+
+nlohmann::ordered_json to_json(const BenchOptions& options, const Model& model,
+                               const std::string& backend, const Measurement& m) {
+  std::vector<double> nanoseconds;
+  for (const double s : m.seconds) nanoseconds.push_back(std::round(s * 1e9));
+  const std::vector<double> rates = m.rates();
+  return {{"version", KVIK_VERSION},
+          {"cpu_info", describe(detect_cpu_features())},
+          {"backend", backend},
+          {"model_filename", options.model},
+          {"model_type", model.info().name},
+          {"model_size", model.info().weight_bytes},
+          {"model_n_params", model.info().num_parameters},
+          {"n_batch", options.batch},
+          {"n_threads", m.threads},
+          {"type_k", m.type_k},
+          {"type_v", m.type_v},
+          {"n_prompt", m.num_prompt},
+          {"n_gen", m.num_generated},
+          {"n_depth", m.depth},
+          {"test", m.name()},
+          {"avg_ns", mean(nanoseconds)},
+          {"stddev_ns", deviation(nanoseconds)},
+          {"avg_ts", mean(rates)},
+          {"stddev_ts", deviation(rates)},
+          {"samples_ns", nanoseconds},
+          {"samples_ts", rates}};
+}
+
+constexpr const char* kHeader =
+    "| model | size | params | backend | threads | type_k | type_v | test | t/s |\n"
+    "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |\n";
+
+std::string to_row(const Model& model, const std::string& backend, const Measurement& m) {
+  const ModelInfo& info = model.info();
+  const std::vector<double> rates = m.rates();
+  return format("| %s | %s | %.2f M | %s | %d | %s | %s | %s | %.2f ± %.2f |\n", info.name.c_str(),
+                bytes_text(info.weight_bytes).c_str(),
+                static_cast<double>(info.num_parameters) / 1e6, backend.c_str(), m.threads,
+                m.type_k.c_str(), m.type_v.c_str(), m.name().c_str(), mean(rates),
+                deviation(rates));
+}
+
+// Runs and prints all tests with one number of threads and one format.
+class Bench {
+ public:
+  Bench(const BenchOptions& options, std::shared_ptr<const Model> model)
+      : options_(options), model_(std::move(model)) {}
+
+  Status run(std::shared_ptr<ModelRunner> runner, const std::string& type_k,
+             const std::string& type_v) {
+    SessionOptions session_options;
+    session_options.kv_format = kv_format(type_k, type_v);
+    session_options.context = *std::max_element(options_.depths.begin(), options_.depths.end()) +
+                              std::max(longest(options_.prompts), longest(options_.generations));
+    Result<std::unique_ptr<Session>> session = Session::create(runner, session_options);
+    if (!session.ok()) return session.status();
+    session.value()->set_cancel_flag(&Interrupt::flag());
+    const int vocab_size = model_->tokenizer().vocab_size();
+    for (const int depth : options_.depths) {
+      if (Status status = session.value()->truncate(0); !status.ok()) return status;
+      if (depth > 0) {
+        progress_.show(format("reading %d tokens ...", depth));
+        const std::vector<TokenId> ids = arbitrary_ids(depth, vocab_size);
+        if (Status status = session.value()->feed(ids); !status.ok()) return status;
+      }
+      Measurement m;
+      m.depth = depth;
+      m.threads = runner->options().num_threads;
+      m.type_k = type_k;
+      m.type_v = type_v;
+      for (const auto& [count, is_prompt] : tests()) {
+        m.num_prompt = is_prompt ? count : 0;
+        m.num_generated = is_prompt ? 0 : count;
+        m.seconds.clear();
+        progress_.show(m.name() + " ...");
+        if (Status status = measure(options_, **session, m); !status.ok()) return status;
+        progress_.clear();
+        print(std::string(runner->backend()->name()), m);
+      }
+    }
+    return {};
+  }
+
+  int finish() {
+    if (options_.output == "json" && !json_.empty()) out_.write_json(json_);
+    return out_.finish();
+  }
+
+ private:
+  static int longest(const std::vector<int>& counts) {
+    return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
+  }
+
+  std::vector<std::pair<int, bool>> tests() const {
+    std::vector<std::pair<int, bool>> all;
+    for (const int count : options_.prompts) all.emplace_back(count, true);
+    for (const int count : options_.generations) all.emplace_back(count, false);
+    std::erase_if(all, [](const auto& test) { return test.first == 0; });
+    return all;
+  }
+
+  void print(const std::string& backend, const Measurement& m) {
+    if (options_.output == "json") {
+      json_.push_back(to_json(options_, *model_, backend, m));
+      return;
+    }
+    if (!has_header_) out_.write(kHeader);
+    has_header_ = true;
+    out_.write(to_row(*model_, backend, m));
+  }
+
+  const BenchOptions& options_;
+  std::shared_ptr<const Model> model_;
+  Output out_;
+  Progress progress_;
+  bool has_header_ = false;
+  nlohmann::ordered_json json_ = nlohmann::ordered_json::array();
+};
+
+int bench(const BenchOptions& options) {
+  const auto nothing = [](int count) { return count == 0; };
+  if (std::all_of(options.prompts.begin(), options.prompts.end(), nothing) &&
+      std::all_of(options.generations.begin(), options.generations.end(), nothing)) {
+    return usage_error("bench: -p 0 and -n 0 leave nothing to measure");
+  }
+  Result<std::shared_ptr<const Model>> model = load_header(options.model);
+  if (!model.ok()) return fail(model.status());
+  Interrupt::install();
+  Bench bench(options, *model);
+  for (const int threads : options.threads) {
+    RunnerOptions runner_options;
+    runner_options.num_threads = threads;
+    runner_options.max_batch_tokens = options.batch;
+    Result<std::unique_ptr<ModelRunner>> created = ModelRunner::create(*model, runner_options);
+    if (!created.ok()) return fail(created.status());
+    const std::shared_ptr<ModelRunner> runner = std::move(created).value();
+    for (const std::string& type_k : options.types_k) {
+      for (const std::string& type_v : options.types_v) {
+        if (Status status = bench.run(runner, type_k, type_v); !status.ok()) return fail(status);
+      }
+    }
+  }
+  return bench.finish();
+}
+
+void add_list(CLI::App& command, const char* name, std::vector<int>& list, int low, int high,
+              const char* description) {
+  command.add_option(name, list, description)
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(low, high))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& program) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* command =
+      program.add_subcommand("bench", "Measure tokens per second; options take lists like 0,2048");
+  add_model_option(*command, options->model);
+  add_list(*command, "-p,--n-prompt", options->prompts, 0, 1 << 24, "Tokens of a prompt; 0: none");
+  add_list(*command, "-n,--n-gen", options->generations, 0, 1 << 24, "Tokens to generate; 0: none");
+  add_list(*command, "-d,--n-depth", options->depths, 0, 1 << 24,
+           "Tokens in the cache before the test");
+  add_list(*command, "-t,--threads", options->threads, 1, 1024, "Threads");
+  for (auto& [name, list, what] :
+       {std::tuple{"--cache-type-k", &options->types_k, "How keys are stored (also -ctk)"},
+        {"--cache-type-v", &options->types_v, "How values are stored (also -ctv)"}}) {
+    command->add_option(name, *list, what)
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->check(kv_type())
+        ->capture_default_str();
+  }
+  command->add_option("-b,--batch-size", options->batch, "Most tokens computed at once")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("-r,--repetitions", options->repetitions, "Times that each test is run")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command->add_flag("--no-warmup", options->no_warmup, "Time the first run too");
+  add_output_option(*command, options->output, {"md", "json"});
+  return {command, [options] { return bench(*options); }};
+}
+
+}  // namespace kvik::cli

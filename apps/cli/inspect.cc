@@ -1,0 +1,292 @@
+// kvik inspect: what a model file holds, and what its cache will take.
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "commands.h"
+#include "kvik/cache/size_prediction.h"
+#include "kvik/model/ggml_type.h"
+#include "kvik/model/gguf.h"
+#include "kvik/model/stream_decoder.h"
+#include "options.h"
+
+namespace kvik::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct InspectOptions {
+  std::string model, output;
+  int context = 0;        // 0: as trained
+  int tokens = 0;         // 0: the whole context
+  int prompt_tokens = 0;  // 0: all tokens
+  int batch = 512;
+  int block_size = 16;
+  std::string type_k, type_v;
+  std::string layout = "paged";
+  CLI::Option* block_size_option = nullptr;
+};
+
+struct KvRow {
+  std::string type_k, type_v;
+  int64_t bytes_per_token = 0;
+  CacheSize size;
+};
+
+struct KvTable {
+  int context = 0, tokens = 0, prompt_tokens = 0;
+  std::vector<KvRow> rows;
+};
+
+// Values of more elements than this are counted, not shown.
+constexpr int64_t kMaxShown = 16;
+constexpr size_t kMaxTextBytes = 200;
+
+// A metadata value for JSON: strings made valid, long arrays as a count.
+ordered_json value_json(const GgufFile& file, const GgufEntry& entry) {
+  const GgufValue& value = entry.value;
+  const std::string type(gguf_type_name(value.type));
+  if (value.is_array && value.count > kMaxShown) {
+    return {{"array_of", type}, {"count", value.count}};
+  }
+  ordered_json list = ordered_json::array();
+  if (value.type == GgufType::string && value.is_array) {
+    const auto strings = file.strings(entry.key);
+    if (strings.ok()) {
+      for (const std::string_view text : *strings) list.push_back(to_valid_utf8(text));
+    }
+  } else if (value.type == GgufType::string) {
+    return to_valid_utf8(file.string(entry.key).value());
+  } else if (value.type == GgufType::boolean && value.is_array) {
+    const auto flags = file.booleans(entry.key);
+    if (flags.ok()) {
+      for (const bool flag : *flags) list.push_back(flag);
+    }
+  } else if (value.type == GgufType::boolean) {
+    return file.boolean(entry.key).value();
+  } else if (value.type == GgufType::f32 || value.type == GgufType::f64) {
+    if (!value.is_array) return file.real(entry.key).value();
+    if (const auto numbers = file.reals(entry.key); numbers.ok()) {
+      for (const float number : *numbers) list.push_back(number);
+    }
+  } else if (value.is_array) {
+    if (const auto numbers = file.integers(entry.key); numbers.ok()) list = *numbers;
+  } else {
+    const Result<int64_t> number = file.integer(entry.key);
+    return number.ok() ? ordered_json(*number) : ordered_json("beyond 2^63");
+  }
+  return list;
+}
+
+std::string type_name(const GgufTensor& tensor) {
+  const GgmlTypeInfo* const info = ggml_type_info(tensor.type);
+  return info != nullptr ? std::string(info->name) : format("type %u", tensor.type);
+}
+
+std::string shape_text(const GgufTensor& tensor) {
+  std::string text;
+  for (int d = 0; d < tensor.rank; ++d) {
+    text += (d == 0 ? "" : " x ") + std::to_string(tensor.shape[static_cast<size_t>(d)]);
+  }
+  return text;
+}
+
+// The steps of a session: the prompt in batches, then single tokens.
+std::vector<AppendRun> runs_of(const KvTable& table, int batch) {
+  return {{table.prompt_tokens / batch, batch},
+          {1, table.prompt_tokens % batch},
+          {table.tokens - table.prompt_tokens, 1}};
+}
+
+Result<KvRow> predict(const Model& model, const InspectOptions& options, const KvTable& table,
+                      const std::string& type_k, const std::string& type_v) {
+  KvRow row{type_k, type_v, 0, {}};
+  ModelCacheOptions cache;
+  cache.format = kv_format(type_k, type_v);
+  cache.block_size = options.block_size;
+  cache.max_tokens = table.context;
+  cache.contiguous = options.layout == "contiguous";
+  Result<std::vector<PagedCacheOptions>> caches = model.cache_options(cache);
+  if (!caches.ok()) return caches.status();
+  for (const PagedCacheOptions& one : *caches) {
+    row.bytes_per_token += token_bytes(one.spec);
+    Result<CacheSize> size = predict_cache_size(one, runs_of(table, options.batch));
+    if (!size.ok()) return size.status();
+    row.size.num_tokens = size->num_tokens;
+    row.size.used_blocks += size->used_blocks;
+    row.size.committed_blocks += size->committed_blocks;
+    row.size.nbytes += size->nbytes;
+    row.size.committed_bytes += size->committed_bytes;
+  }
+  return row;
+}
+
+Result<KvTable> predict_all(const Model& model, const InspectOptions& options) {
+  KvTable table;
+  table.context = options.context > 0 ? options.context : model.info().context_length;
+  table.tokens = options.tokens > 0 ? options.tokens : table.context;
+  table.prompt_tokens = options.prompt_tokens > 0 ? options.prompt_tokens : table.tokens;
+  if (table.tokens > table.context) {
+    return invalid_argument(
+        format("--tokens %d is more than the context of %d", table.tokens, table.context));
+  }
+  if (table.prompt_tokens > table.tokens) {
+    return invalid_argument(format("--prompt-tokens %d is more than the %d tokens in all",
+                                   table.prompt_tokens, table.tokens));
+  }
+  std::vector<std::pair<std::string, std::string>> types;
+  if (options.type_k.empty() && options.type_v.empty()) {
+    for (const KvCode code : all_kv_codes()) {
+      types.emplace_back(kv_code_name(code), kv_code_name(code));
+    }
+  } else {
+    types.emplace_back(options.type_k.empty() ? "f16" : options.type_k,
+                       options.type_v.empty() ? "f16" : options.type_v);
+  }
+  for (const auto& [type_k, type_v] : types) {
+    Result<KvRow> row = predict(model, options, table, type_k, type_v);
+    if (!row.ok()) return row.status();
+    table.rows.push_back(std::move(row).value());
+  }
+  return table;
+}
+
+ordered_json kv_json(const InspectOptions& options, const KvTable& table) {
+  ordered_json formats = ordered_json::array();
+  for (const KvRow& row : table.rows) {
+    formats.push_back({{"type_k", row.type_k},
+                       {"type_v", row.type_v},
+                       {"bytes_per_token", row.bytes_per_token},
+                       {"committed_bytes", row.size.committed_bytes},
+                       {"nbytes", row.size.nbytes},
+                       {"committed_blocks", row.size.committed_blocks},
+                       {"used_blocks", row.size.used_blocks}});
+  }
+  return {{"context", table.context},
+          {"tokens", table.tokens},
+          {"prompt_tokens", table.prompt_tokens},
+          {"batch_size", options.batch},
+          {"layout", options.layout},
+          {"block_size", options.block_size},
+          {"formats", formats}};
+}
+
+ordered_json file_json(const InspectOptions& options, const GgufFile& file) {
+  ordered_json metadata = ordered_json::object();
+  for (const GgufEntry& entry : file.metadata()) {
+    metadata[to_valid_utf8(entry.key)] = value_json(file, entry);
+  }
+  ordered_json tensors = ordered_json::array();
+  for (const GgufTensor& tensor : file.tensors()) {
+    const std::vector<int64_t> shape(tensor.shape.begin(), tensor.shape.begin() + tensor.rank);
+    tensors.push_back(
+        {{"name", to_valid_utf8(tensor.name)},
+         {"type", type_name(tensor)},
+         {"shape", shape},
+         {"bytes", tensor.num_bytes ? ordered_json(*tensor.num_bytes) : ordered_json(nullptr)}});
+  }
+  return {{"file", options.model},      {"version", file.version()},
+          {"bytes", file.file_bytes()}, {"alignment", file.alignment()},
+          {"metadata", metadata},       {"tensors", tensors}};
+}
+
+std::string file_text(const InspectOptions& options, const GgufFile& file) {
+  std::string text =
+      format("%s: GGUF version %u, %s, %zu tensors\n\nMetadata\n", options.model.c_str(),
+             file.version(), bytes_text(file.file_bytes()).c_str(), file.tensors().size());
+  for (const GgufEntry& entry : file.metadata()) {
+    std::string value = value_json(file, entry).dump();
+    if (value.size() > kMaxTextBytes)
+      value = to_valid_utf8(value.substr(0, kMaxTextBytes)) + " ...";
+    text += "  " + ordered_json(to_valid_utf8(entry.key)).get<std::string>() + " = " + value + "\n";
+  }
+  text += "\nTensors\n";
+  std::map<std::string, std::pair<int, int64_t>> types;
+  for (const GgufTensor& tensor : file.tensors()) {
+    text += format("  %-36s %-5s %s\n", to_valid_utf8(tensor.name).c_str(),
+                   type_name(tensor).c_str(), shape_text(tensor).c_str());
+    auto& [count, bytes] = types[type_name(tensor)];
+    ++count;
+    bytes += tensor.num_bytes.value_or(0);
+  }
+  text += "\nTensor types\n";
+  for (const auto& [type, sums] : types) {
+    text += format("  %-5s %4d tensors, %s\n", type.c_str(), sums.first,
+                   bytes_text(sums.second).c_str());
+  }
+  return text;
+}
+
+std::string kv_text(const InspectOptions& options, const KvTable& table) {
+  std::string text = format(
+      "\nKey-value cache: %d tokens of a context of %d (%d at once in batches of %d, then one by "
+      "one), %s, blocks of %d\n  %-10s %16s %20s\n",
+      table.tokens, table.context, table.prompt_tokens, options.batch, options.layout.c_str(),
+      options.block_size, "type", "bytes per token", "committed bytes");
+  for (const KvRow& row : table.rows) {
+    const std::string type = row.type_k == row.type_v ? row.type_k : row.type_k + ":" + row.type_v;
+    text += format("  %-10s %16lld %20lld  (%s)\n", type.c_str(),
+                   static_cast<long long>(row.bytes_per_token),
+                   static_cast<long long>(row.size.committed_bytes),
+                   bytes_text(row.size.committed_bytes).c_str());
+  }
+  return text;
+}
+
+int inspect(const InspectOptions& options) {
+  if (options.block_size % 16 != 0) return usage_error("--block-size: give a multiple of 16");
+  if (options.layout == "contiguous" && options.block_size_option->count() > 0) {
+    return usage_error("--block-size has no meaning with --kv-layout contiguous; leave it out");
+  }
+  Result<GgufFile> file = GgufFile::open(options.model);
+  if (!file.ok()) return fail(file.status());
+  // A file that cannot be run can still be looked at; then the cache is said to be unknown.
+  Result<std::shared_ptr<const Model>> model = load_header(options.model);
+  Result<KvTable> table =
+      model.ok() ? predict_all(**model, options) : Result<KvTable>(model.status());
+  if (model.ok() && !table.ok()) return usage_error("inspect: " + table.status().message());
+  Output out;
+  if (options.output == "json") {
+    ordered_json json = file_json(options, *file);
+    json["kv"] = table.ok() ? kv_json(options, *table)
+                            : ordered_json{{"unknown_because", table.status().message()}};
+    out.write_json(json);
+  } else {
+    out.write(file_text(options, *file));
+    out.write(table.ok() ? kv_text(options, *table)
+                         : "\nKey-value cache: unknown, " + table.status().message() + "\n");
+  }
+  return out.finish();
+}
+
+}  // namespace
+
+Command add_inspect(CLI::App& program) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = program.add_subcommand(
+      "inspect", "Show a model file's metadata and tensors, and predict what its cache takes");
+  add_model_option(*command, options->model);
+  const auto add_count = [&](const char* name, int& value, int low, const char* what) {
+    return command->add_option(name, value, what)
+        ->check(CLI::Range(low, 1 << 30))
+        ->capture_default_str();
+  };
+  add_count("-c,--ctx-size", options->context, 0, "Context in tokens; 0: as the model was trained");
+  add_count("--tokens", options->tokens, 0, "Tokens that the cache holds; 0: all of the context");
+  add_count("--prompt-tokens", options->prompt_tokens, 0,
+            "Of these, read at once, the rest one by one; 0: all");
+  add_count("-b,--batch-size", options->batch, 1, "Most tokens computed at once");
+  command->add_option("--cache-type-k", options->type_k, "Only this type of keys (also -ctk)")
+      ->check(kv_type());
+  command->add_option("--cache-type-v", options->type_v, "Only this type of values (also -ctv)")
+      ->check(kv_type());
+  command->add_option("--kv-layout", options->layout, "How the cache lies in memory")
+      ->check(CLI::IsMember({"paged", "contiguous"}))
+      ->capture_default_str();
+  options->block_size_option =
+      add_count("--block-size", options->block_size, 16, "Tokens of a block, a multiple of 16");
+  add_output_option(*command, options->output, {"text", "json"});
+  return {command, [options] { return inspect(*options); }};
+}
+
+}  // namespace kvik::cli

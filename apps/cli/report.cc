@@ -1,0 +1,81 @@
+#include "report.h"
+
+#include "cli.h"
+
+namespace kvik::cli {
+
+using nlohmann::ordered_json;
+
+KvReport kv_report(Session& session, const EngineOptions& options) {
+  KvReport report;
+  const Model& model = session.runner().model();
+  report.bytes_per_token = token_bytes(model.kv_spec(kv_format(options.type_k, options.type_v)));
+  CacheStats& sum = report.sum;
+  for (const CacheStats& stats : session.cache_stats()) {
+    sum.backend = stats.backend;
+    sum.max_blocks += stats.max_blocks;
+    sum.committed_blocks += stats.committed_blocks;
+    sum.used_blocks += stats.used_blocks;
+    sum.shared_blocks += stats.shared_blocks;
+    sum.nbytes += stats.nbytes;
+    sum.committed_bytes += stats.committed_bytes;
+    sum.resident_bytes += stats.resident_bytes;
+    sum.encoded_rows += stats.encoded_rows;
+    sum.copied_rows += stats.copied_rows;
+    sum.copy_on_write_copies += stats.copy_on_write_copies;
+  }
+  return report;
+}
+
+ordered_json kv_json(Session& session, const EngineOptions& options) {
+  const KvReport report = kv_report(session, options);
+  const CacheStats& sum = report.sum;
+  return {{"layout", options.layout},
+          {"type_k", options.type_k},
+          {"type_v", options.type_v},
+          {"block_size", options.block_size},
+          {"backend", sum.backend},
+          {"context", session.context()},
+          {"tokens", session.num_cached()},
+          {"bytes_per_token", report.bytes_per_token},
+          {"committed_bytes", sum.committed_bytes},
+          {"resident_bytes", sum.resident_bytes},
+          {"nbytes", sum.nbytes},
+          {"max_blocks", sum.max_blocks},
+          {"committed_blocks", sum.committed_blocks},
+          {"used_blocks", sum.used_blocks},
+          {"shared_blocks", sum.shared_blocks},
+          {"encoded_rows", sum.encoded_rows},
+          {"copied_rows", sum.copied_rows}};
+}
+
+ordered_json timings_json(const SessionTimings& timings) {
+  return {{"prompt_n", timings.prompt_tokens},
+          {"prompt_ms", timings.prompt_seconds * 1e3},
+          {"prompt_per_second", timings.prompt_tokens_per_second()},
+          {"cache_n", timings.reused_tokens},
+          {"predicted_n", timings.generated_tokens},
+          {"predicted_ms", timings.generation_seconds * 1e3},
+          {"predicted_per_second", timings.generated_tokens_per_second()}};
+}
+
+std::string perf_line(Session& session, const EngineOptions& options) {
+  const SessionTimings& timings = session.timings();
+  const KvReport report = kv_report(session, options);
+  std::string line =
+      format("prompt %lld tokens (%.1f tokens/s)", static_cast<long long>(timings.prompt_tokens),
+             timings.prompt_tokens_per_second());
+  if (timings.reused_tokens > 0) {
+    line += format(", %lld more from the cache", static_cast<long long>(timings.reused_tokens));
+  }
+  return line + format(
+                    "; answer %lld tokens (%.1f tokens/s); %s cache %s:%s, %d tokens of %lld "
+                    "bytes, %s committed",
+                    static_cast<long long>(timings.generated_tokens),
+                    timings.generated_tokens_per_second(), options.layout.c_str(),
+                    options.type_k.c_str(), options.type_v.c_str(), session.num_cached(),
+                    static_cast<long long>(report.bytes_per_token),
+                    bytes_text(report.sum.committed_bytes).c_str());
+}
+
+}  // namespace kvik::cli

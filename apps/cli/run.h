@@ -1,0 +1,31 @@
+// The options of `kvik run`, for its two ways: one answer, or a conversation.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "options.h"
+#include "prompt.h"
+
+namespace kvik::cli {
+
+struct RunOptions {
+  EngineOptions engine;
+  PromptOptions prompt;
+  GenerateParams generate;
+  int64_t seed = -1;  // -1: another one in each run
+  int top_k = 40;     // 0: all
+  int num_predict = -1;
+  bool chat = false;
+  bool perf = false;
+  std::string system_prompt;
+  std::string output;
+};
+
+// Reads turns from standard input until it ends. Returns an exit code.
+int converse(const RunOptions& options, Engine& engine);
+
+// After an answer: says why it stopped, where that is not plain, and how fast it was.
+void report_answer(const RunOptions& options, Session& session, StopReason reason);
+
+}  // namespace kvik::cli

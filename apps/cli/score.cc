@@ -1,0 +1,55 @@
+// kvik score: the log probability of each token of a text.
+#include <memory>
+
+#include "commands.h"
+#include "kvik/model/stream_decoder.h"
+#include "options.h"
+#include "prompt.h"
+
+namespace kvik::cli {
+namespace {
+
+struct ScoreOptions {
+  EngineOptions engine;
+  PromptOptions prompt;
+  std::string output;
+};
+
+int score(const ScoreOptions& options) {
+  if (Status status = check(options.engine); !status.ok()) return usage_error(status.message());
+  if (!options.prompt.is_given()) return usage_error("score: give a text with -p, -f or --ids");
+  Result<Engine> engine = make_engine(options.engine);
+  if (!engine.ok()) return fail(engine.status());
+  Result<std::vector<TokenId>> ids = prompt_ids(options.prompt, *engine->model);
+  if (!ids.ok()) return fail(ids.status());
+  Interrupt::install();
+  Result<std::vector<double>> logprobs = engine->session->score(*ids);
+  if (!logprobs.ok()) return fail(logprobs.status());
+  Output out;
+  if (options.output == "json") {
+    out.write(nlohmann::ordered_json{{"ids", *ids}, {"logprobs", *logprobs}}.dump() + "\n");
+    return out.finish();
+  }
+  std::string lines;
+  for (size_t i = 0; i < logprobs->size(); ++i) {
+    const std::string_view piece = engine->model->tokenizer().token_bytes((*ids)[i + 1]).value();
+    lines += format("%6d %10.5f  ", (*ids)[i + 1], (*logprobs)[i]) +
+             nlohmann::json(to_valid_utf8(piece)).dump() + "\n";
+  }
+  out.write(lines);
+  return out.finish();
+}
+
+}  // namespace
+
+Command add_score(CLI::App& program) {
+  auto options = std::make_shared<ScoreOptions>();
+  CLI::App* command =
+      program.add_subcommand("score", "Print the log probability of each next token of a text");
+  add_engine_options(*command, options->engine);
+  add_prompt_options(*command, options->prompt, /*ids_too=*/true);
+  add_output_option(*command, options->output, {"text", "json"});
+  return {command, [options] { return score(*options); }};
+}
+
+}  // namespace kvik::cli

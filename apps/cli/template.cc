@@ -1,0 +1,54 @@
+// kvik template: messages as the model's own template writes them.
+#include <memory>
+
+#include "commands.h"
+#include "options.h"
+#include "prompt.h"
+
+namespace kvik::cli {
+namespace {
+
+struct TemplateOptions {
+  std::string model, file, output;
+  bool add_generation_prompt = false;
+};
+
+int render(const TemplateOptions& options) {
+  Result<std::vector<ChatMessage>> messages = read_messages(options.file);
+  if (!messages.ok()) return fail(messages.status());
+  Result<std::shared_ptr<const Model>> model = load_header(options.model);
+  if (!model.ok()) return fail(model.status());
+  Result<RenderedChat> chat =
+      render_chat(**model, std::move(messages).value(), options.add_generation_prompt);
+  if (!chat.ok()) return fail(chat.status());
+  Output out;
+  if (options.output == "text") {
+    out.write(chat->text());
+    return out.finish();
+  }
+  EncodeOptions encode;
+  encode.add_special = false;
+  Result<std::vector<TokenId>> ids = (*model)->tokenizer().encode_spans(chat->spans(), encode);
+  if (!ids.ok()) return fail(ids.status());
+  out.write(nlohmann::ordered_json{{"prompt", chat->text()}, {"ids", *ids}}.dump() + "\n");
+  return out.finish();
+}
+
+}  // namespace
+
+Command add_template(CLI::App& program) {
+  auto options = std::make_shared<TemplateOptions>();
+  CLI::App* command = program.add_subcommand("template", "Print messages as the model reads them");
+  add_model_option(*command, options->model);
+  command
+      ->add_option("-f,--file", options->file,
+                   "JSON file with an array of {role, content} (-: standard input)")
+      ->required()
+      ->type_name("FILE");
+  command->add_flag("--add-generation-prompt", options->add_generation_prompt,
+                    "End where the assistant's answer begins");
+  add_output_option(*command, options->output, {"text", "json"});
+  return {command, [options] { return render(*options); }};
+}
+
+}  // namespace kvik::cli

@@ -1,0 +1,140 @@
+// One conversation with a model: its tokens, its cache, and the loop that writes text.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvik/cache/cache_set.h"
+#include "kvik/core/export.h"
+#include "kvik/core/status.h"
+#include "kvik/model/model_runner.h"
+#include "kvik/model/sampler.h"
+
+namespace kvik {
+
+struct SessionOptions {
+  std::optional<int> context = std::nullopt;  // tokens; none: as the model was trained
+  KvFormat kv_format = {};
+  int block_size = 16;
+  bool contiguous = false;
+};
+
+struct GenerateParams {
+  SamplerParams sampler = {.temperature = 0.0F};
+  std::optional<int> max_tokens = std::nullopt;  // none: until something else stops it
+  std::vector<std::string> stop = {};            // none of them empty
+  bool ignore_end_tokens = false;
+  bool skip_special = true;  // control tokens give no text
+};
+
+enum class StopReason : uint8_t {
+  end_token,     // the model ended its answer
+  stop_string,   // one of GenerateParams::stop appeared
+  max_tokens,    //
+  context_full,  // no room for another token
+  cancelled,     // the callback or the cancel flag said so
+};
+
+// "end_token", ...
+KVIK_API std::string_view stop_reason_name(StopReason reason);
+
+struct Generated {
+  std::vector<TokenId> ids;  // an end token included
+  std::string text;          // valid UTF-8; without the stop string and what follows it
+  StopReason reason = StopReason::max_tokens;
+};
+
+// Sums since the session was made or reset_timings().
+struct SessionTimings {
+  int64_t prompt_tokens = 0;
+  double prompt_seconds = 0;
+  int64_t generated_tokens = 0;
+  double generation_seconds = 0;  // sampling and text included
+  int64_t reused_tokens = 0;      // of prompts given to rewind_to(), found in the cache
+
+  double prompt_tokens_per_second() const {
+    return prompt_seconds > 0 ? static_cast<double>(prompt_tokens) / prompt_seconds : 0;
+  }
+  double generated_tokens_per_second() const {
+    return generation_seconds > 0 ? static_cast<double>(generated_tokens) / generation_seconds : 0;
+  }
+};
+
+// Text as it comes: valid UTF-8, never empty, never part of a character. False stops. Must not
+// throw.
+using TextCallback = std::function<bool(std::string_view text)>;
+
+// Threads: one at a time, and never while another thread uses the same runner. The cancel flag may
+// be set by any thread or signal handler.
+class KVIK_API Session {
+ public:
+  // Errors: invalid_argument naming the option; out_of_memory when the context does not fit.
+  static Result<std::unique_ptr<Session>> create(std::shared_ptr<ModelRunner> runner,
+                                                 const SessionOptions& options = {});
+
+  const ModelRunner& runner() const { return *runner_; }
+  int context() const { return context_; }
+  // All tokens fed and generated. The last one generated is not in the cache yet.
+  std::span<const TokenId> tokens() const { return tokens_; }
+  int num_cached() const { return sequence_.num_cached(); }
+  // One entry per cache of the model.
+  std::vector<CacheStats> cache_stats();
+
+  // Looked at between the passes of feed(), generate() and score(). Null: none.
+  void set_cancel_flag(const std::atomic<bool>* cancel) { cancel_ = cancel; }
+
+  // Appends tokens and computes all that is not in the cache yet, in passes of the runner's batch.
+  // Errors: invalid_argument when an id is outside the vocabulary or the context is too short for
+  // all of them (nothing changed, both numbers named); cancelled (the tokens so far computed stay).
+  Status feed(std::span<const TokenId> tokens);
+
+  // Forgets the tokens after the longest common prefix with `prompt` (at most prompt.size() - 1, so
+  // that the last one is computed) and returns its length. feed(prompt.subspan(that)) completes the
+  // prompt. Tokens that were not computed yet count only up to what the cache holds.
+  Result<int> rewind_to(std::span<const TokenId> prompt);
+  // Keeps the first num_tokens tokens. Errors: invalid_argument unless 0 <= num_tokens <= size.
+  Status truncate(int num_tokens);
+
+  // Logits after the last token of tokens(); empty unless all of them are computed and at least
+  // one is. Valid until the next call that is not const.
+  std::span<const float> next_logits() const;
+
+  // Writes until a reason to stop. The same tokens, parameters and seed give the same answer,
+  // whatever came before. `on_text` may be empty. An error of the callback or a full context is a
+  // reason, not an error. Errors: invalid_argument for parameters or when no token was fed; what a
+  // pass returns. Text and ids so far are lost with an error, tokens() is not.
+  Result<Generated> generate(const GenerateParams& params, const TextCallback& on_text = {});
+
+  // log p(tokens[i + 1] | tokens[0 .. i]), natural log, for all i: one fewer than tokens. Forgets
+  // what the session held; afterwards it holds `tokens`. Errors: as feed().
+  Result<std::vector<double>> score(std::span<const TokenId> tokens);
+
+  const SessionTimings& timings() const { return timings_; }
+  void reset_timings() { timings_ = {}; }
+
+ private:
+  Session(std::shared_ptr<ModelRunner> runner, CacheSet caches, int context);
+
+  Status check_room(std::span<const TokenId> tokens) const;
+  Status compute_pending();
+  bool is_cancelled() const { return cancel_ != nullptr && cancel_->load(); }
+
+  std::shared_ptr<ModelRunner> runner_;
+  CacheSet caches_;
+  Sequence sequence_;
+  int context_;
+  std::vector<TokenId> tokens_;  // the first sequence_.num_cached() of them are in the cache
+  std::vector<float> logits_;
+  bool has_logits_ = false;
+  const std::atomic<bool>* cancel_ = nullptr;
+  SessionTimings timings_;
+};
+
+}  // namespace kvik

@@ -1,0 +1,97 @@
+// A model file loaded for computing: weights, hyperparameters, tokenizer and chat template.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvik/cache/paged_cache.h"
+#include "kvik/core/export.h"
+#include "kvik/core/status.h"
+#include "kvik/format/kv_format.h"
+#include "kvik/model/chat_template.h"
+#include "kvik/model/gguf.h"
+#include "kvik/model/tokenizer.h"
+
+namespace kvik {
+
+namespace internal {
+struct ModelParts;
+}
+
+struct ModelOptions {
+  // Refuses a file that holds NaN or infinity in a weight. Reads all of the file once.
+  bool check_weights = true;
+  // Threads for that; the calling thread included.
+  int num_threads = 1;
+};
+
+struct ModelInfo {
+  std::string architecture;  // "llama"
+  std::string name;          // general.name; empty if the file has none
+  int num_layers = 0;
+  int embedding_dim = 0;
+  int ffn_dim = 0;
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim_k = 0;
+  int head_dim_v = 0;
+  int rope_dim = 0;
+  int context_length = 0;  // tokens, as trained
+  int vocab_size = 0;      // rows of logits and tokens of the tokenizer
+  int64_t num_parameters = 0;
+  int64_t weight_bytes = 0;  // as stored
+  bool tied_embeddings = false;
+  // Tokens that end an answer: EOS, and those that the file or their spelling mark as ends of a
+  // turn. Ascending.
+  std::vector<TokenId> end_tokens;
+};
+
+// How the caches of a model are made.
+struct ModelCacheOptions {
+  KvFormat format = {};
+  int block_size = 16;   // tokens, a multiple of 16
+  int max_tokens = 512;  // over all sequences; rounded up to whole blocks
+  // One sequence whose block i is page i: its rows lie one after the other.
+  bool contiguous = false;
+};
+
+// Immutable after load(): any number of threads may read it, and any number of runners share it.
+// Weights stay packed, as views of the mapped file, which must not shrink or change meanwhile.
+class KVIK_API Model {
+ public:
+  // Errors: as GgufFile::open and Tokenizer::create; unsupported (architecture, weight type, rope
+  // scaling, a tensor or setting that the architecture's code would ignore), corrupt (a tensor
+  // that is missing or of the wrong shape, NaN or infinity, hyperparameters that are missing,
+  // absurd or contradict each other). The message names the tensor or key.
+  static Result<std::shared_ptr<const Model>> load(const std::string& path,
+                                                   const ModelOptions& options = {});
+  // The same from a file already opened.
+  static Result<std::shared_ptr<const Model>> from_gguf(GgufFile file,
+                                                        const ModelOptions& options = {});
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelInfo& info() const;
+  const GgufFile& file() const;
+  const Tokenizer& tokenizer() const;
+  // Errors: unsupported when the file has no template, or one outside the supported subset.
+  Result<const ChatTemplate*> chat_template() const;
+  bool is_end_token(TokenId token) const;
+
+  // Shape and format of the model's KV rows, all layers of one format.
+  KvSpec kv_spec(const KvFormat& format) const;
+  // One entry per cache of the set that ModelRunner::forward() wants. Errors: invalid_argument
+  // for a block size or length out of range.
+  Result<std::vector<PagedCacheOptions>> cache_options(const ModelCacheOptions& options) const;
+
+ private:
+  friend class ModelRunner;
+  explicit Model(std::unique_ptr<const internal::ModelParts> parts);
+  std::unique_ptr<const internal::ModelParts> parts_;
+};
+
+}  // namespace kvik

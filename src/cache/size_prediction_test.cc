@@ -1,0 +1,97 @@
+#include "kvik/cache/size_prediction.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "kvik/backend/cpu_backend.h"
+
+namespace kvik {
+namespace {
+
+// Appends to a real cache, the rows all zero, and returns what it says of itself.
+CacheStats grow(const PagedCacheOptions& options, const std::vector<AppendRun>& runs) {
+  std::shared_ptr<Backend> backend = make_cpu_backend({}).value();
+  PagedCache cache = PagedCache::create(options, backend).value();
+  Sequence sequence = cache.new_sequence();
+  const KvSpec& spec = options.spec;
+  for (const AppendRun& run : runs) {
+    std::vector<float> rows(static_cast<size_t>(run.num_tokens) * spec.num_kv_heads *
+                            std::max(spec.head_dim_k, spec.head_dim_v));
+    for (int step = 0; step < run.num_steps; ++step) {
+      const AppendRequest request{&sequence, run.num_tokens};
+      AppendPlan plan = cache.reserve({&request, 1}).value();
+      for (int layer = 0; layer < spec.num_layers(); ++layer) {
+        cache.write(plan, layer,
+                    ConstTensorView(rows.data(), DType::f32,
+                                    {run.num_tokens, spec.num_kv_heads, spec.head_dim_k}),
+                    ConstTensorView(rows.data(), DType::f32,
+                                    {run.num_tokens, spec.num_kv_heads, spec.head_dim_v}));
+      }
+      EXPECT_TRUE(cache.commit(std::move(plan)).ok());
+    }
+  }
+  return cache.stats();
+}
+
+void expect_predicted(const PagedCacheOptions& options, const std::vector<AppendRun>& runs) {
+  const CacheStats stats = grow(options, runs);
+  const CacheSize size = predict_cache_size(options, runs).value();
+  EXPECT_EQ(size.committed_bytes, stats.committed_bytes);
+  EXPECT_EQ(size.committed_blocks, stats.committed_blocks);
+  EXPECT_EQ(size.used_blocks, stats.used_blocks);
+  EXPECT_EQ(size.nbytes, stats.nbytes);
+}
+
+PagedCacheOptions options_of(KvFormat format, int num_layers) {
+  PagedCacheOptions options;
+  options.spec = {3, 64, 64, std::vector<KvFormat>(static_cast<size_t>(num_layers), format)};
+  options.max_blocks = 512;
+  return options;
+}
+
+TEST(SizePrediction, EqualsACacheThatTookAPromptAndThenSingleTokens) {
+  for (const KvFormat format : {KvFormat{KvCode::f16, KvCode::f16}, {KvCode::f32, KvCode::bf16}}) {
+    expect_predicted(options_of(format, 3), {{2, 512}, {1, 77}, {900, 1}});
+  }
+}
+
+TEST(SizePrediction, EqualsACacheThatTookSingleTokensOnly) {
+  expect_predicted(options_of({}, 5), {{3000, 1}});
+}
+
+TEST(SizePrediction, EqualsACacheFilledToItsLimit) {
+  PagedCacheOptions options = options_of({}, 2);
+  options.max_blocks = 100;
+  expect_predicted(options, {{1, 1000}, {600, 1}});
+  options.num_blocks = 100;
+  expect_predicted(options, {{1, 1000}, {600, 1}});
+}
+
+TEST(SizePrediction, EqualsACacheWithLargeBlocksAndWideHeads) {
+  PagedCacheOptions options = options_of({KvCode::f32, KvCode::f32}, 1);
+  options.spec.num_kv_heads = 8;
+  options.spec.head_dim_k = 100;
+  options.block_size = 64;
+  options.num_blocks = 7;
+  expect_predicted(options, {{5, 333}, {400, 1}, {1, 2000}, {50, 3}});
+}
+
+TEST(SizePrediction, EqualsACacheThatForgetsWhatLeftItsWindow) {
+  PagedCacheOptions options = options_of({}, 2);
+  options.window = 128;
+  expect_predicted(options, {{3, 200}, {1500, 1}});
+}
+
+TEST(SizePrediction, RefusesWhatNoCacheCouldHold) {
+  const PagedCacheOptions options = options_of({}, 2);
+  const AppendRun too_many{1, 512 * 16 + 1};
+  EXPECT_EQ(predict_cache_size(options, {&too_many, 1}).status().code(), StatusCode::out_of_pages);
+  PagedCacheOptions odd = options;
+  odd.block_size = 17;
+  EXPECT_EQ(predict_cache_size(odd, {}).status().code(), StatusCode::invalid_argument);
+}
+
+}  // namespace
+}  // namespace kvik

@@ -1,0 +1,64 @@
+#include "kvik/engine/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+namespace kvik {
+namespace {
+
+// Mean of -scores[begin ..].
+double mean_nll(std::span<const double> scores, size_t begin) {
+  double sum = 0;
+  for (size_t i = begin; i < scores.size(); ++i) sum -= scores[i];
+  return sum / static_cast<double>(scores.size() - begin);
+}
+
+// All chunks are equally long, so the mean over tokens is the mean over chunks.
+void add_chunk(Perplexity& result, ChunkNll chunk) {
+  result.chunks.push_back(chunk);
+  ChunkNll sum;
+  for (const ChunkNll& each : result.chunks) {
+    sum.second_half += each.second_half;
+    sum.whole += each.whole;
+  }
+  const auto count = static_cast<double>(result.chunks.size());
+  result.ppl = std::exp(sum.second_half / count);
+  result.ppl_whole = std::exp(sum.whole / count);
+}
+
+}  // namespace
+
+Result<Perplexity> perplexity(Session& session, std::span<const TokenId> tokens,
+                              const PerplexityParams& params) {
+  if (params.context < 4 || params.context > session.context()) {
+    return invalid_argument("chunks of " + std::to_string(params.context) +
+                            " tokens; they must lie in 4 to the context, " +
+                            std::to_string(session.context()));
+  }
+  if (params.max_chunks && *params.max_chunks < 1) {
+    return invalid_argument("max_chunks is " + std::to_string(*params.max_chunks) +
+                            "; it must be at least 1");
+  }
+  const auto context = static_cast<size_t>(params.context);
+  size_t num_chunks = tokens.size() / context;
+  if (num_chunks == 0) {
+    return invalid_argument("the text has " + std::to_string(tokens.size()) +
+                            " tokens; one chunk needs " + std::to_string(params.context));
+  }
+  if (params.max_chunks) num_chunks = std::min(num_chunks, static_cast<size_t>(*params.max_chunks));
+  const Tokenizer& tokenizer = session.runner().model().tokenizer();
+  Perplexity result;
+  for (size_t i = 0; i < num_chunks; ++i) {
+    const std::span<const TokenId> part = tokens.subspan(i * context, context);
+    std::vector<TokenId> chunk(part.begin(), part.end());
+    if (tokenizer.adds_bos() && tokenizer.bos()) chunk[0] = *tokenizer.bos();
+    const Result<std::vector<double>> scores = session.score(chunk);
+    if (!scores.ok()) return scores.status();
+    add_chunk(result, {mean_nll(*scores, context / 2), mean_nll(*scores, 0)});
+    if (params.on_chunk && !params.on_chunk(result, static_cast<int>(num_chunks))) break;
+  }
+  return result;
+}
+
+}  // namespace kvik

@@ -1,0 +1,50 @@
+// What the layers of every architecture share during one pass.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kvik/backend/backend.h"
+#include "kvik/cache/cache_set.h"
+#include "kvik/core/buffer.h"
+#include "kvik/core/status.h"
+#include "kvik/core/thread_team.h"
+#include "kvik/model/matmul.h"
+#include "kvik/model/model.h"
+
+namespace kvik::internal {
+
+// Rows of the largest batch, each array [max_tokens][its width], cache-line aligned.
+struct Workspace {
+  float* hidden = nullptr;     // embedding_dim: the residual stream
+  float* normed = nullptr;     // embedding_dim
+  float* delta = nullptr;      // embedding_dim: what a block adds to the residual stream
+  float* q = nullptr;          // num_heads * head_dim_k
+  float* k = nullptr;          // num_kv_heads * head_dim_k
+  float* v = nullptr;          // num_kv_heads * head_dim_v
+  float* attention = nullptr;  // num_heads * head_dim_v
+  float* gate = nullptr;       // ffn_dim
+  float* up = nullptr;         // ffn_dim
+  float* rope_cos = nullptr;   // rope_dim / 2
+  float* rope_sin = nullptr;   // rope_dim / 2
+  Buffer memory;
+
+  // Errors: out_of_memory.
+  static Result<Workspace> create(const ModelInfo& info, int max_tokens);
+};
+
+// One step, reserved and not yet committed.
+struct ForwardPass {
+  const ModelInfo& info;
+  std::span<const TokenId> tokens;  // new ones of all sequences, in the order of the plan
+  CacheSet& caches;
+  SetPlan& plan;
+  Backend& backend;
+  MatMul& matmul;
+  ThreadTeam& team;
+  Workspace& workspace;
+
+  int num_tokens() const { return static_cast<int>(tokens.size()); }
+};
+
+}  // namespace kvik::internal

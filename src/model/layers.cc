@@ -1,0 +1,116 @@
+#include "model/layers.h"
+
+#include <bit>
+#include <cmath>
+
+namespace kvik::internal {
+namespace {
+
+// Work on fewer floats than this takes less time than waking the team.
+constexpr int64_t kParallelFloats = int64_t{1} << 14;
+
+template <class Function>
+void for_rows(ThreadTeam& team, int64_t num_rows, int64_t width, const Function& function) {
+  if (num_rows * width < kParallelFloats) {
+    for (int64_t n = 0; n < num_rows; ++n) function(n);
+    return;
+  }
+  team.run([&](int thread) {
+    const Range share = static_share(num_rows, thread, team.size());
+    for (int64_t n = share.begin; n < share.end; ++n) function(n);
+  });
+}
+
+double sum_of_squares(const float* x, int64_t width) {
+  constexpr int kLanes = 8;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const auto value = static_cast<double>(x[i + lane]);
+      lanes[lane] += value * value;
+    }
+  }
+  for (; i < width; ++i) {
+    lanes[i % kLanes] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return lanes[0];
+}
+
+// e^x with a relative error below 2^-22, x cut to [-87, 88]; NaN stays NaN. No calls and no
+// branches, so that the compiler makes vectors of it.
+inline float exp_of(float x) {
+  constexpr float kLog2E = 0x1.715476p0f;
+  // ln 2 in two parts: n times the first is exact for the n that occur.
+  constexpr float kLn2High = 0x1.62e400p-1f;
+  constexpr float kLn2Low = 0x1.7f7d1cp-20f;
+  // Adding it leaves the nearest integer in the low bits.
+  constexpr float kRound = 0x1.8p23f;
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 88.0f ? 88.0f : x;
+  const float shifted = x * kLog2E + kRound;
+  const float n = shifted - kRound;
+  const float r = (x - n * kLn2High) - n * kLn2Low;
+  float sum = 1.0f / 5040;
+  sum = sum * r + 1.0f / 720;
+  sum = sum * r + 1.0f / 120;
+  sum = sum * r + 1.0f / 24;
+  sum = sum * r + 1.0f / 6;
+  sum = sum * r + 0.5f;
+  sum = sum * r + 1.0f;
+  sum = sum * r + 1.0f;
+  const uint32_t exponent = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRound);
+  return sum * std::bit_cast<float>((exponent + 127) << 23);
+}
+
+}  // namespace
+
+void rms_norm(ThreadTeam& team, const float* x, int64_t num_rows, std::span<const float> weight,
+              float epsilon, float* out) {
+  const auto width = static_cast<int64_t>(weight.size());
+  const float* const w = weight.data();
+  for_rows(team, num_rows, width, [=](int64_t n) {
+    const float* const row = x + n * width;
+    float* const to = out + n * width;
+    const double mean = sum_of_squares(row, width) / static_cast<double>(width);
+    const auto scale = static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(epsilon)));
+    for (int64_t i = 0; i < width; ++i) to[i] = row[i] * scale * w[i];
+  });
+}
+
+void add_to(ThreadTeam& team, float* x, const float* delta, int64_t num_rows, int64_t width) {
+  for_rows(team, num_rows, width, [=](int64_t n) {
+    float* const row = x + n * width;
+    const float* const from = delta + n * width;
+    for (int64_t i = 0; i < width; ++i) row[i] += from[i];
+  });
+}
+
+void silu_times(ThreadTeam& team, float* gate, const float* up, int64_t num_rows, int64_t width) {
+  for_rows(team, num_rows, width, [=](int64_t n) {
+    float* const g = gate + n * width;
+    const float* const u = up + n * width;
+    for (int64_t i = 0; i < width; ++i) g[i] = g[i] / (1.0f + exp_of(-g[i])) * u[i];
+  });
+}
+
+void rotate_rows(ThreadTeam& team, float* x, int64_t num_rows, int num_heads, int head_dim,
+                 const Rope& rope, const float* cos, const float* sin) {
+  const int64_t width = int64_t{num_heads} * head_dim;
+  const int num_pairs = rope.num_pairs();
+  for_rows(team, num_rows, width, [=](int64_t n) {
+    rotate_heads(x + n * width, num_heads, head_dim, cos + n * num_pairs, sin + n * num_pairs,
+                 num_pairs);
+  });
+}
+
+void look_up(ThreadTeam& team, const Weight& weight, std::span<const int32_t> ids, float* out) {
+  const int64_t width = weight.cols();
+  for_rows(team, static_cast<int64_t>(ids.size()), width,
+           [&](int64_t n) { decode_row(weight, ids[static_cast<size_t>(n)], out + n * width); });
+}
+
+}  // namespace kvik::internal

@@ -1,0 +1,33 @@
+// The parts of a layer that work on each row by itself. Plain f32 arithmetic in a fixed order, the
+// same bits on every instruction set; a row depends on no other row. Batches worth it are shared
+// out over the team by rows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kvik/core/thread_team.h"
+#include "kvik/model/weights.h"
+#include "model/rope.h"
+
+namespace kvik::internal {
+
+// out[n][i] = x[n][i] / sqrt(mean_i(x[n][i]^2) + epsilon) * weight[i], rows of weight.size()
+// floats. The squares are summed in double.
+void rms_norm(ThreadTeam& team, const float* x, int64_t num_rows, std::span<const float> weight,
+              float epsilon, float* out);
+
+// x[i] += delta[i].
+void add_to(ThreadTeam& team, float* x, const float* delta, int64_t num_rows, int64_t width);
+
+// gate[i] = silu(gate[i]) * up[i], silu(x) = x / (1 + exp(-x)).
+void silu_times(ThreadTeam& team, float* gate, const float* up, int64_t num_rows, int64_t width);
+
+// Turns all heads of all rows; cos and sin as rope_angles() leaves them.
+void rotate_rows(ThreadTeam& team, float* x, int64_t num_rows, int num_heads, int head_dim,
+                 const Rope& rope, const float* cos, const float* sin);
+
+// Row ids[n] of the weight, decoded to out[n].
+void look_up(ThreadTeam& team, const Weight& weight, std::span<const int32_t> ids, float* out);
+
+}  // namespace kvik::internal

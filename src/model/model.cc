@@ -1,0 +1,195 @@
+#include "kvik/model/model.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "kvik/core/checked_math.h"
+#include "kvik/core/thread_team.h"
+#include "kvik/format/tile.h"
+#include "model/gguf_parser.h"
+#include "model/model_file.h"
+#include "model/model_parts.h"
+
+namespace kvik {
+namespace {
+
+using internal::Architecture;
+using internal::LlamaModel;
+using internal::ModelFileReader;
+using internal::ModelParts;
+
+// Spellings of control tokens that end a turn in the chat formats in use.
+constexpr std::array<std::string_view, 9> kTurnEnds = {
+    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>",   "<|end_of_text|>",
+    "<|end|>",    "<end_of_turn>", "<EOT>",      "<|endofturn|>"};
+
+Status add_end_token(const GgufFile& file, std::string_view key, ModelInfo& info) {
+  if (file.find(key) == nullptr) return {};
+  const Result<int64_t> id = file.integer(key);
+  if (!id.ok()) return id.status();
+  if (*id < 0 || *id >= info.vocab_size) {
+    return {StatusCode::corrupt, quoted(key) + " is " + std::to_string(*id) + "; the model has " +
+                                     std::to_string(info.vocab_size) + " tokens"};
+  }
+  info.end_tokens.push_back(static_cast<TokenId>(*id));
+  return {};
+}
+
+Status find_end_tokens(const GgufFile& file, const Tokenizer& tokenizer, ModelInfo& info) {
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                          "tokenizer.ggml.eom_token_id"}) {
+    if (Status status = add_end_token(file, key, info); !status.ok()) return status;
+  }
+  for (const std::string_view spelling : kTurnEnds) {
+    const std::optional<TokenId> id = tokenizer.find(spelling);
+    if (!id) continue;
+    const Result<TokenType> type = tokenizer.token_type(*id);
+    if (type.ok() && *type == TokenType::control) info.end_tokens.push_back(*id);
+  }
+  std::sort(info.end_tokens.begin(), info.end_tokens.end());
+  const auto end = std::unique(info.end_tokens.begin(), info.end_tokens.end());
+  info.end_tokens.erase(end, info.end_tokens.end());
+  return {};
+}
+
+Result<ChatTemplate> read_chat_template(const GgufFile& file) {
+  constexpr std::string_view kKey = "tokenizer.chat_template";
+  if (file.find(kKey) == nullptr) return unsupported("the model file has no chat template");
+  const Result<std::string_view> source = file.string(kKey);
+  if (!source.ok()) return source.status();
+  return ChatTemplate::parse(*source);
+}
+
+Result<Architecture> read_architecture(ModelFileReader& reader, ModelInfo& info) {
+  if (info.architecture == "llama") {
+    LlamaModel model = LlamaModel::load(reader, info);
+    if (!reader.status().ok()) return reader.status();
+    return Architecture(std::move(model));
+  }
+  return unsupported("the model's architecture is " + quoted(info.architecture) +
+                     "; kvik computes llama");
+}
+
+// Reads all weights, shared out over some threads by tensor.
+Status check_weights(const std::vector<ModelFileReader::Named>& weights, int num_threads) {
+  std::vector<Status> statuses(weights.size());
+  Result<ThreadTeam> created = ThreadTeam::create(num_threads);
+  if (!created.ok()) return created.status();
+  ThreadTeam& team = *created;
+  team.run([&](int thread) {
+    for (size_t i = static_cast<size_t>(thread); i < weights.size();
+         i += static_cast<size_t>(team.size())) {
+      statuses[i] = check_finite(weights[i].weight, weights[i].name);
+    }
+  });
+  for (Status& status : statuses) {
+    if (!status.ok()) return std::move(status);
+  }
+  return {};
+}
+
+void count_weights(const std::vector<ModelFileReader::Named>& weights, ModelInfo& info) {
+  for (const ModelFileReader::Named& each : weights) {
+    info.num_parameters += each.weight.rows() * each.weight.cols();
+    info.weight_bytes += each.weight.num_bytes();
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Model>> Model::load(const std::string& path,
+                                                 const ModelOptions& options) {
+  Result<GgufFile> file = GgufFile::open(path);
+  if (!file.ok()) return file.status();
+  return from_gguf(std::move(file).value(), options);
+}
+
+Result<std::shared_ptr<const Model>> Model::from_gguf(GgufFile file, const ModelOptions& options) {
+  if (options.num_threads < 1) {
+    return invalid_argument("num_threads is " + std::to_string(options.num_threads) +
+                            "; it must be at least 1");
+  }
+  ModelInfo info;
+  const Result<std::string_view> architecture = file.string("general.architecture");
+  if (!architecture.ok()) return architecture.status();
+  const Result<std::string_view> name = file.string_or("general.name", "");
+  if (!name.ok()) return name.status();
+  info.architecture = *architecture;
+  info.name = *name;
+
+  // The number of tokens sets the shape of the embedding.
+  const Result<std::vector<std::string_view>> pieces = file.strings("tokenizer.ggml.tokens");
+  if (!pieces.ok()) return pieces.status();
+  if (pieces->empty() || static_cast<int64_t>(pieces->size()) > internal::kMaxVocab) {
+    return Status(StatusCode::corrupt,
+                  "the model file lists " + std::to_string(pieces->size()) + " tokens");
+  }
+  info.vocab_size = static_cast<int>(pieces->size());
+
+  ModelFileReader reader(file, info.architecture);
+  Result<Architecture> weights = read_architecture(reader, info);
+  if (!weights.ok()) return weights.status();
+  if (Status status = reader.check_all_read(); !status.ok()) return status;
+  count_weights(reader.weights(), info);
+  if (options.check_weights) {
+    Status status = check_weights(reader.weights(), options.num_threads);
+    if (!status.ok()) return status;
+  }
+
+  Result<Vocabulary> vocabulary = read_vocabulary(file);
+  if (!vocabulary.ok()) return vocabulary.status();
+  Result<Tokenizer> tokenizer = Tokenizer::create(std::move(vocabulary).value());
+  if (!tokenizer.ok()) return tokenizer.status();
+  if (Status status = find_end_tokens(file, *tokenizer, info); !status.ok()) return status;
+  Result<ChatTemplate> chat_template = read_chat_template(file);
+  auto parts = std::make_unique<const ModelParts>(
+      ModelParts{std::move(file), std::move(info), std::move(tokenizer).value(),
+                 std::move(chat_template), std::move(weights).value()});
+  return std::shared_ptr<const Model>(new Model(std::move(parts)));
+}
+
+Model::Model(std::unique_ptr<const ModelParts> parts) : parts_(std::move(parts)) {}
+Model::~Model() = default;
+
+const ModelInfo& Model::info() const { return parts_->info; }
+const GgufFile& Model::file() const { return parts_->file; }
+const Tokenizer& Model::tokenizer() const { return parts_->tokenizer; }
+
+Result<const ChatTemplate*> Model::chat_template() const {
+  if (!parts_->chat_template.ok()) return parts_->chat_template.status();
+  return &parts_->chat_template.value();
+}
+
+bool Model::is_end_token(TokenId token) const {
+  const std::vector<TokenId>& ends = parts_->info.end_tokens;
+  return std::binary_search(ends.begin(), ends.end(), token);
+}
+
+KvSpec Model::kv_spec(const KvFormat& format) const {
+  const ModelInfo& i = info();
+  return {i.num_kv_heads, i.head_dim_k, i.head_dim_v,
+          std::vector<KvFormat>(static_cast<size_t>(i.num_layers), format)};
+}
+
+Result<std::vector<PagedCacheOptions>> Model::cache_options(
+    const ModelCacheOptions& options) const {
+  if (options.block_size < kTileTokens || options.block_size % kTileTokens != 0) {
+    return invalid_argument("the block size is " + std::to_string(options.block_size) +
+                            " tokens; it must be a positive multiple of " +
+                            std::to_string(kTileTokens));
+  }
+  if (options.max_tokens < 1) {
+    return invalid_argument("a cache for " + std::to_string(options.max_tokens) +
+                            " tokens; it must hold at least 1");
+  }
+  PagedCacheOptions cache;
+  cache.spec = kv_spec(options.format);
+  cache.block_size = options.block_size;
+  cache.max_blocks = static_cast<int>(ceil_div(options.max_tokens, options.block_size));
+  cache.contiguous = options.contiguous;
+  return std::vector<PagedCacheOptions>{std::move(cache)};
+}
+
+}  // namespace kvik

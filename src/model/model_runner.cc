@@ -1,0 +1,261 @@
+#include "kvik/model/model_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "kvik/backend/cpu_backend.h"
+#include "kvik/core/check.h"
+#include "kvik/core/checked_math.h"
+#include "kvik/model/matmul.h"
+#include "model/forward_pass.h"
+#include "model/layers.h"
+#include "model/model_parts.h"
+
+namespace kvik {
+namespace {
+
+using internal::ForwardPass;
+using internal::Workspace;
+
+constexpr int kMaxThreads = 1024;
+constexpr int kMaxBatchTokens = 1 << 16;
+// Rows of logits that exist at one time in log_probabilities(): as many as make reading the output
+// matrix cheap.
+constexpr int kScoreRows = 32;
+
+Status check_options(const RunnerOptions& options) {
+  if (options.num_threads < 1 || options.num_threads > kMaxThreads) {
+    return invalid_argument("num_threads is " + std::to_string(options.num_threads) +
+                            "; it must lie in 1 to " + std::to_string(kMaxThreads));
+  }
+  if (options.max_batch_tokens < 1 || options.max_batch_tokens > kMaxBatchTokens) {
+    return invalid_argument("max_batch_tokens is " + std::to_string(options.max_batch_tokens) +
+                            "; it must lie in 1 to " + std::to_string(kMaxBatchTokens));
+  }
+  return {};
+}
+
+int64_t max_weight_cols(const ModelInfo& info) {
+  return std::max({int64_t{info.embedding_dim}, int64_t{info.ffn_dim},
+                   int64_t{info.num_heads} * info.head_dim_v});
+}
+
+// log(sum_i exp(x[i])) in double, in order of i within 4 lanes.
+double log_sum_exp(const float* x, int64_t count) {
+  float most = x[0];
+  for (int64_t i = 1; i < count; ++i) most = std::max(most, x[i]);
+  double lanes[4] = {};
+  for (int64_t i = 0; i < count; ++i) lanes[i % 4] += std::exp(static_cast<double>(x[i] - most));
+  return static_cast<double>(most) + std::log((lanes[0] + lanes[2]) + (lanes[1] + lanes[3]));
+}
+
+}  // namespace
+
+class ModelRunner::Impl {
+ public:
+  Impl(std::shared_ptr<const Model> model, const RunnerOptions& options,
+       std::shared_ptr<ThreadTeam> team, std::shared_ptr<Backend> backend, MatMul matmul,
+       Workspace workspace)
+      : model_(std::move(model)),
+        options_(options),
+        team_(std::move(team)),
+        backend_(std::move(backend)),
+        matmul_(std::move(matmul)),
+        workspace_(std::move(workspace)),
+        score_logits_(static_cast<size_t>(kScoreRows) *
+                      static_cast<size_t>(model_->info().vocab_size)) {
+    tokens_.reserve(static_cast<size_t>(options.max_batch_tokens));
+    requests_.reserve(static_cast<size_t>(options.max_batch_tokens));
+  }
+
+  Status forward(const internal::Architecture& architecture, CacheSet& caches,
+                 std::span<const SequenceTokens> steps);
+  void logits(const internal::Architecture& architecture, int first_row, int num_rows,
+              float* logits);
+  void log_probabilities(const internal::Architecture& architecture, int first_row,
+                         std::span<const TokenId> targets, double* out);
+
+  const Model& model() const { return *model_; }
+  const RunnerOptions& options() const { return options_; }
+  const std::shared_ptr<Backend>& backend() const { return backend_; }
+  CpuIsa isa() const { return matmul_.isa(); }
+  int num_rows() const { return num_rows_; }
+
+ private:
+  Status check_caches(CacheSet& caches) const;
+  Status collect(std::span<const SequenceTokens> steps);
+
+  std::shared_ptr<const Model> model_;
+  RunnerOptions options_;
+  std::shared_ptr<ThreadTeam> team_;
+  std::shared_ptr<Backend> backend_;
+  MatMul matmul_;
+  Workspace workspace_;
+  std::vector<float> score_logits_;
+  std::vector<TokenId> tokens_;  // of the current step
+  std::vector<AppendRequest> requests_;
+  int num_rows_ = 0;
+};
+
+Status ModelRunner::Impl::check_caches(CacheSet& caches) const {
+  const ModelInfo& info = model_->info();
+  if (caches.num_caches() != 1) {
+    return invalid_argument("the model wants a set of 1 cache, not of " +
+                            std::to_string(caches.num_caches()));
+  }
+  const KvSpec& spec = caches.cache(0).spec();
+  if (spec.num_layers() != info.num_layers || spec.num_kv_heads != info.num_kv_heads ||
+      spec.head_dim_k != info.head_dim_k || spec.head_dim_v != info.head_dim_v) {
+    return invalid_argument("the cache was made for another model; use Model::cache_options");
+  }
+  return {};
+}
+
+Status ModelRunner::Impl::collect(std::span<const SequenceTokens> steps) {
+  tokens_.clear();
+  requests_.clear();
+  int64_t num_tokens = 0;
+  for (const SequenceTokens& step : steps) num_tokens += static_cast<int64_t>(step.tokens.size());
+  if (num_tokens == 0) return invalid_argument("a forward pass needs at least one token");
+  if (num_tokens > options_.max_batch_tokens) {
+    return invalid_argument("a forward pass of " + std::to_string(num_tokens) +
+                            " tokens; the runner was made for " +
+                            std::to_string(options_.max_batch_tokens) + " (max_batch_tokens)");
+  }
+  const int vocab_size = model_->info().vocab_size;
+  for (const SequenceTokens& step : steps) {
+    for (const TokenId token : step.tokens) {
+      if (token < 0 || token >= vocab_size) {
+        return invalid_argument("token " + std::to_string(token) +
+                                " is outside the vocabulary of " + std::to_string(vocab_size));
+      }
+      tokens_.push_back(token);
+    }
+    requests_.push_back({step.sequence, static_cast<int>(step.tokens.size())});
+  }
+  return {};
+}
+
+Status ModelRunner::Impl::forward(const internal::Architecture& architecture, CacheSet& caches,
+                                  std::span<const SequenceTokens> steps) {
+  num_rows_ = 0;
+  if (Status status = check_caches(caches); !status.ok()) return status;
+  if (Status status = collect(steps); !status.ok()) return status;
+  Result<SetPlan> plan = caches.reserve(requests_);
+  if (!plan.ok()) return plan.status();
+  const ForwardPass pass{model_->info(), tokens_, caches, *plan,
+                         *backend_,      matmul_, *team_, workspace_};
+  Status status = std::visit([&](const auto& each) { return each.run_layers(pass); }, architecture);
+  if (status.ok()) status = caches.commit(std::move(plan).value());
+  if (status.ok()) num_rows_ = static_cast<int>(tokens_.size());
+  return status;
+}
+
+void ModelRunner::Impl::logits(const internal::Architecture& architecture, int first_row,
+                               int num_rows, float* logits) {
+  KVIK_CHECK(first_row >= 0 && num_rows >= 0 && first_row + num_rows <= num_rows_,
+             "the last pass left no such rows");
+  const int64_t width = model_->info().embedding_dim;
+  std::visit(
+      [&](const auto& each) {
+        internal::rms_norm(*team_, workspace_.hidden + first_row * width, num_rows,
+                           each.output_norm, each.norm_epsilon, workspace_.normed);
+        matmul_.multiply(each.output, workspace_.normed, width, num_rows, logits,
+                         each.output.rows());
+      },
+      architecture);
+}
+
+void ModelRunner::Impl::log_probabilities(const internal::Architecture& architecture, int first_row,
+                                          std::span<const TokenId> targets, double* out) {
+  const int64_t vocab_size = model_->info().vocab_size;
+  const int count = static_cast<int>(targets.size());
+  for (int begin = 0; begin < count; begin += kScoreRows) {
+    const int rows = std::min(kScoreRows, count - begin);
+    logits(architecture, first_row + begin, rows, score_logits_.data());
+    team_->run([&](int thread) {
+      const Range share = static_share(rows, thread, team_->size());
+      for (int64_t i = share.begin; i < share.end; ++i) {
+        const float* row = score_logits_.data() + i * vocab_size;
+        const TokenId target = targets[static_cast<size_t>(begin + i)];
+        out[begin + i] = static_cast<double>(row[target]) - log_sum_exp(row, vocab_size);
+      }
+    });
+  }
+}
+
+Result<std::unique_ptr<ModelRunner>> ModelRunner::create(std::shared_ptr<const Model> model,
+                                                         const RunnerOptions& options) {
+  if (model == nullptr) return invalid_argument("a runner needs a model");
+  if (Status status = check_options(options); !status.ok()) return status;
+  Result<ThreadTeam> created = ThreadTeam::create(options.num_threads);
+  if (!created.ok()) return created.status();
+  auto team = std::make_shared<ThreadTeam>(std::move(created).value());
+  CpuBackendOptions backend_options;
+  backend_options.num_threads = options.num_threads;
+  backend_options.isa = options.isa;
+  backend_options.pin_threads = options.pin_threads;
+  backend_options.team = team;
+  Result<std::unique_ptr<Backend>> backend = make_cpu_backend(backend_options);
+  if (!backend.ok()) return backend.status();
+  const CpuIsa isa = options.isa.value_or(available_cpu_isas(backend_options.features).front());
+  Result<MatMul> matmul = MatMul::create(isa, *team, max_weight_cols(model->info()));
+  if (!matmul.ok()) return matmul.status();
+  Result<Workspace> workspace = Workspace::create(model->info(), options.max_batch_tokens);
+  if (!workspace.ok()) return workspace.status();
+  auto impl =
+      std::make_unique<Impl>(std::move(model), options, std::move(team), std::move(backend).value(),
+                             std::move(matmul).value(), std::move(workspace).value());
+  return std::unique_ptr<ModelRunner>(new ModelRunner(std::move(impl)));
+}
+
+ModelRunner::ModelRunner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ModelRunner::~ModelRunner() = default;
+
+const Model& ModelRunner::model() const { return impl_->model(); }
+const RunnerOptions& ModelRunner::options() const { return impl_->options(); }
+const std::shared_ptr<Backend>& ModelRunner::backend() const { return impl_->backend(); }
+CpuIsa ModelRunner::isa() const { return impl_->isa(); }
+int ModelRunner::num_rows() const { return impl_->num_rows(); }
+
+Result<CacheSet> ModelRunner::make_caches(const ModelCacheOptions& options) const {
+  Result<std::vector<PagedCacheOptions>> caches = model().cache_options(options);
+  if (!caches.ok()) return caches.status();
+  int64_t bytes = 0;
+  for (const PagedCacheOptions& each : *caches) {
+    const auto more = checked_product({token_bytes(each.spec), each.block_size, each.max_blocks});
+    const auto sum = more ? checked_sum({bytes, *more}) : std::nullopt;
+    if (!sum) return invalid_argument("the cache would be larger than 2^63 bytes");
+    bytes = *sum;
+  }
+  const int64_t available = available_memory_bytes();
+  if (bytes > available) {
+    return Status(StatusCode::out_of_memory,
+                  "a cache for " + std::to_string(options.max_tokens) + " tokens takes " +
+                      std::to_string(bytes) + " bytes and " + std::to_string(available) +
+                      " are available; ask for a shorter context or a smaller KV format");
+  }
+  return CacheSet::create(*caches, backend());
+}
+
+Status ModelRunner::forward(CacheSet& caches, std::span<const SequenceTokens> steps) {
+  return impl_->forward(impl_->model().parts_->architecture, caches, steps);
+}
+
+void ModelRunner::logits(int first_row, int num_rows, std::span<float> logits) {
+  KVIK_CHECK(
+      static_cast<int64_t>(logits.size()) == int64_t{num_rows} * impl_->model().info().vocab_size,
+      "logits must be num_rows * vocab_size long");
+  impl_->logits(impl_->model().parts_->architecture, first_row, num_rows, logits.data());
+}
+
+void ModelRunner::log_probabilities(int first_row, std::span<const TokenId> targets,
+                                    std::span<double> out) {
+  KVIK_CHECK(targets.size() == out.size(), "one result per target");
+  impl_->log_probabilities(impl_->model().parts_->architecture, first_row, targets, out.data());
+}
+
+}  // namespace kvik

@@ -1,0 +1,31 @@
+// Rotary position embedding (Su et al. 2021) of neighbouring pairs, and its frequency scalings.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvik/core/status.h"
+#include "model/model_file.h"
+
+namespace kvik::internal {
+
+// Pair i of a head (dims 2i and 2i + 1) at position p turns by the angle p * frequency[i].
+struct Rope {
+  std::vector<double> frequency;  // rope_dim / 2
+  int num_pairs() const { return static_cast<int>(frequency.size()); }
+};
+
+// Reads `rope.*`: base frequency base^(-2i / rope_dim), divided by the factor of linear scaling,
+// and by rope_freqs.weight[i] where the file has that tensor (Llama 3.1). Refuses other scalings by
+// name. Errors go to the reader.
+Rope read_rope(ModelFileReader& reader, int rope_dim);
+
+// cos and sin of the angles of each position, [positions.size()][num_pairs], computed in double.
+void rope_angles(const Rope& rope, std::span<const int32_t> positions, float* cos, float* sin);
+
+// Turns the first 2 * num_pairs dims of each head of one token, in place.
+void rotate_heads(float* row, int num_heads, int head_dim, const float* cos, const float* sin,
+                  int num_pairs) noexcept;
+
+}  // namespace kvik::internal
