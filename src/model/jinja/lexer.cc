@@ -229,7 +229,8 @@ class Lexer {
     if (op == "(" || op == "[" || op == "{") {
       open.push_back(op == "(" ? ')' : op == "[" ? ']' : '}');
     } else if (op == ")" || op == "]" || op == "}") {
-      if (open.empty() || open.back() != op[0]) fail("an unexpected \"" + std::string(op) + "\"", pos_);
+      if (open.empty() || open.back() != op[0])
+        fail("an unexpected \"" + std::string(op) + "\"", pos_);
       open.pop_back();
     }
     add(TokenKind::op, std::string(op), pos_);
