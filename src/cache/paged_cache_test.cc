@@ -615,5 +615,38 @@ TEST(CacheSet, RefusesAnEmptyList) {
   EXPECT_EQ(CacheSet::create({}, backend()).status().code(), StatusCode::invalid_argument);
 }
 
+TEST(ContiguousOption, OneSequenceWhoseBlockIIsPageI) {
+  PagedCacheOptions options;
+  options.spec = kSpec;
+  options.max_blocks = 8;
+  options.contiguous = true;
+  CacheSet set = CacheSet::create({&options, 1}, backend()).value();
+  Sequence sequence = set.new_sequence();
+  const auto grow = [&](int num_tokens) {
+    const AppendRequest request{&sequence, num_tokens};
+    SetPlan plan = set.reserve({&request, 1}).value();
+    const std::vector<int64_t> ids(static_cast<size_t>(num_tokens), 7);
+    for (int layer = 0; layer < kSpec.num_layers(); ++layer) {
+      write_model_rows(set.cache(0), plan.plan(0), layer, ids);
+    }
+    EXPECT_TRUE(set.commit(std::move(plan)).ok());
+    for (int block = 0; block < sequence.table().end_block(); ++block) {
+      EXPECT_EQ(sequence.table().page(block), block);
+    }
+  };
+  grow(100);
+  ASSERT_TRUE(set.truncate(sequence, 20).ok());
+  grow(50);
+  ASSERT_TRUE(set.truncate(sequence, 0).ok());
+  grow(128);
+
+  EXPECT_EQ(set.new_sequence().id(), 0U);
+  EXPECT_EQ(set.fork(sequence).status().code(), StatusCode::unsupported);
+  sequence = Sequence();
+  sequence = set.new_sequence();
+  EXPECT_NE(sequence.id(), 0U);
+  grow(16);
+}
+
 }  // namespace
 }  // namespace kvik

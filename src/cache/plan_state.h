@@ -40,7 +40,7 @@ struct CacheCore {
   const void* owner = nullptr;
   uint64_t next_id = 1;
   std::weak_ptr<SequenceState> only;  // the sequence of a contiguous cache
-  std::unique_ptr<PlanState> spare;  // a finished step's memory, for the next one
+  std::unique_ptr<PlanState> spare;   // a finished step's memory, for the next one
   int64_t encoded_rows = 0;
   int64_t copied_rows = 0;
   int64_t copy_on_write_copies = 0;

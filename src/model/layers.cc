@@ -40,6 +40,14 @@ double sum_of_squares(const float* x, int64_t width) {
   return lanes[0];
 }
 
+// b where the condition holds, else a: a selection that compilers do not turn into a jump, which
+// would keep a loop from becoming vectors.
+inline float choose(bool condition, float a, float b) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(condition);
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(a) & ~mask) |
+                              (std::bit_cast<uint32_t>(b) & mask));
+}
+
 // e^x with a relative error below 2^-22, x cut to [-87, 88]; NaN stays NaN. No calls and no
 // branches, so that the compiler makes vectors of it.
 inline float exp_of(float x) {
@@ -49,8 +57,8 @@ inline float exp_of(float x) {
   constexpr float kLn2Low = 0x1.7f7d1cp-20f;
   // Adding it leaves the nearest integer in the low bits.
   constexpr float kRound = 0x1.8p23f;
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 88.0f ? 88.0f : x;
+  x = choose(x < -87.0f, x, -87.0f);
+  x = choose(x > 88.0f, x, 88.0f);
   const float shifted = x * kLog2E + kRound;
   const float n = shifted - kRound;
   const float r = (x - n * kLn2High) - n * kLn2Low;

@@ -216,11 +216,9 @@ TEST(MatMul, CpuIsasFollowTheProcessorFastestFirst) {
   EXPECT_THAT(available_cpu_isas(cpu), ElementsAre(CpuIsa::scalar));
 #if defined(KVIK_HAVE_SPINE_AVX2) && defined(KVIK_HAVE_SPINE_AVX512)
   cpu.f16c = true;
-  EXPECT_THAT(available_cpu_isas(cpu),
-              ElementsAre(CpuIsa::avx2, CpuIsa::scalar));
+  EXPECT_THAT(available_cpu_isas(cpu), ElementsAre(CpuIsa::avx2, CpuIsa::scalar));
   cpu.avx512 = true;
-  EXPECT_THAT(available_cpu_isas(cpu),
-              ElementsAre(CpuIsa::avx512, CpuIsa::avx2, CpuIsa::scalar));
+  EXPECT_THAT(available_cpu_isas(cpu), ElementsAre(CpuIsa::avx512, CpuIsa::avx2, CpuIsa::scalar));
 #endif
 }
 

@@ -48,7 +48,8 @@ double log_sum_exp(const float* x, int64_t count) {
   float most = x[0];
   for (int64_t i = 1; i < count; ++i) most = std::max(most, x[i]);
   double lanes[4] = {};
-  for (int64_t i = 0; i < count; ++i) lanes[i % 4] += std::exp(static_cast<double>(x[i] - most));
+  for (int64_t i = 0; i < count; ++i)
+    lanes[i % 4] += std::exp(static_cast<double>(x[i]) - static_cast<double>(most));
   return static_cast<double>(most) + std::log((lanes[0] + lanes[2]) + (lanes[1] + lanes[3]));
 }
 

@@ -1,6 +1,8 @@
 #include "model/rope.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <string>
 #include <string_view>
 
@@ -9,29 +11,57 @@
 namespace kvik::internal {
 namespace {
 
-double read_linear_factor(ModelFileReader& reader) {
+void slow_down(ModelFileReader& reader, double base, int rope_dim, Rope& rope) {
   const std::string_view type = reader.string_or("rope.scaling.type", "");
-  if (type == "none") return 1;
+  if (type == "none") return;
   if (type.empty() || type == "linear") {
-    // Older files state the factor alone.
-    if (!reader.has_key("rope.scaling.factor")) return reader.positive_or("rope.scale_linear", 1);
-    return reader.positive("rope.scaling.factor");
+    // Older files state the factor alone, under another name.
+    const double factor = reader.has_key("rope.scaling.factor")
+                              ? reader.positive("rope.scaling.factor")
+                              : reader.positive_or("rope.scale_linear", 1);
+    for (double& frequency : rope.frequency) frequency /= factor;
+    return;
   }
-  reader.fail(unsupported("the model's rope scaling is " + quoted(type) +
-                          "; kvik computes none, linear and per-frequency factors"));
-  return 1;
+  if (type != "yarn") {
+    reader.fail(unsupported("the model's rope scaling is " + quoted(type) +
+                            "; kvik computes none, linear, yarn and factors per frequency"));
+    return;
+  }
+  Yarn yarn;
+  yarn.factor = reader.positive("rope.scaling.factor");
+  yarn.original_context = reader.integer("rope.scaling.original_context_length", 1, kMaxContext);
+  yarn.attention_factor = reader.positive_or("rope.scaling.attn_factor", 1);
+  yarn.beta_fast = reader.positive_or("rope.scaling.yarn_beta_fast", yarn.beta_fast);
+  yarn.beta_slow = reader.positive_or("rope.scaling.yarn_beta_slow", yarn.beta_slow);
+  if (reader.status().ok()) apply_yarn(yarn, base, rope_dim, rope);
 }
 
 }  // namespace
 
+void apply_yarn(const Yarn& yarn, double base, int rope_dim, Rope& rope) {
+  // The pair that makes `turns` turns within the original context.
+  const auto pair_of = [&](double turns) {
+    return rope_dim * std::log(yarn.original_context / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(base));
+  };
+  const double low = std::max(0.0, std::floor(pair_of(yarn.beta_fast)));
+  const double high = std::min(rope_dim - 1.0, std::ceil(pair_of(yarn.beta_slow)));
+  for (size_t i = 0; i < rope.frequency.size(); ++i) {
+    const double ramp = (static_cast<double>(i) - low) / std::max(0.001, high - low);
+    const double slow = std::clamp(ramp, 0.0, 1.0);
+    rope.frequency[i] *= slow / yarn.factor + (1 - slow);
+  }
+  rope.magnitude = yarn.attention_factor * (1 + 0.1 * std::log(yarn.factor));
+}
+
 Rope read_rope(ModelFileReader& reader, int rope_dim) {
   const double base = reader.positive_or("rope.freq_base", 10000);
-  const double factor = read_linear_factor(reader);
   Rope rope;
   rope.frequency.resize(static_cast<size_t>(rope_dim / 2));
   for (size_t i = 0; i < rope.frequency.size(); ++i) {
-    rope.frequency[i] = std::pow(base, -2.0 * static_cast<double>(i) / rope_dim) / factor;
+    rope.frequency[i] = std::pow(base, -2.0 * static_cast<double>(i) / rope_dim);
   }
+  slow_down(reader, base, rope_dim, rope);
   constexpr const char* kFactors = "rope_freqs.weight";
   if (!reader.has_tensor(kFactors)) return rope;
   const std::vector<float> divisors = reader.vector(kFactors, rope_dim / 2);
@@ -52,8 +82,8 @@ void rope_angles(const Rope& rope, std::span<const int32_t> positions, float* co
   for (const int32_t position : positions) {
     for (const double frequency : rope.frequency) {
       const double angle = position * frequency;
-      *cos++ = static_cast<float>(std::cos(angle));
-      *sin++ = static_cast<float>(std::sin(angle));
+      *cos++ = static_cast<float>(rope.magnitude * std::cos(angle));
+      *sin++ = static_cast<float>(rope.magnitude * std::sin(angle));
     }
   }
 }

@@ -59,7 +59,7 @@ class SmolLm2 : public testing::Test {
     model_ = std::move(model).value();
   }
 
-  std::shared_ptr<ModelRunner> runner(const RunnerOptions& options = {.num_threads = 2}) {
+  std::shared_ptr<ModelRunner> runner(const RunnerOptions& options = {}) {
     return std::shared_ptr<ModelRunner>(ModelRunner::create(model_, options).value());
   }
 

@@ -8,7 +8,9 @@
 
 #include "kvik/backend/cpu_backend.h"
 #include "kvik/cache/cache_set.h"
+#include "kvik/model/model_runner.h"
 #include "support/attention_case.h"
+#include "support/tiny_model.h"
 
 namespace {
 std::atomic<int64_t> allocations{0};
@@ -83,6 +85,29 @@ TEST(DecodeStep, AllocatesNothing) {
 
   const std::vector<int> counted(1000);  // the counter counts
   EXPECT_GT(allocations - before, 0);
+}
+
+// The whole forward pass of a model, logits included.
+TEST(DecodeStep, OfAModelAllocatesNothing) {
+  TinyModel tiny;
+  const std::shared_ptr<const Model> model = tiny.load().value();
+  const std::unique_ptr<ModelRunner> runner =
+      ModelRunner::create(model, {.num_threads = 2, .max_batch_tokens = 560}).value();
+  CacheSet caches = runner->make_caches({.max_tokens = 1024}).value();
+  Sequence sequence = caches.new_sequence();
+  std::vector<float> logits(static_cast<size_t>(model->info().vocab_size));
+  const std::vector<TokenId> tokens = tiny_tokens(1, 560);
+  const auto step = [&](int num_tokens) {
+    const SequenceTokens tokens_of_step{&sequence,
+                                        std::span(tokens).first(static_cast<size_t>(num_tokens))};
+    ASSERT_TRUE(runner->forward(caches, {&tokens_of_step, 1}).ok());
+    runner->logits(runner->num_rows() - 1, 1, logits);
+  };
+  step(560);
+  for (int i = 0; i < 20; ++i) step(1);
+  const int64_t before = allocations;
+  for (int i = 0; i < 400; ++i) step(1);
+  EXPECT_EQ(allocations - before, 0);
 }
 
 }  // namespace
