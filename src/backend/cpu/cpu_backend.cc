@@ -241,8 +241,9 @@ namespace cpu {
 
 std::unique_ptr<Backend> make_backend_of_kernels(const AttendKernels& kernels, std::string name,
                                                  int num_threads) {
-  return std::make_unique<CpuBackend>(kernels, std::move(name),
-                                      std::make_shared<ThreadTeam>(ThreadTeam::create(num_threads).value()));
+  return std::make_unique<CpuBackend>(
+      kernels, std::move(name),
+      std::make_shared<ThreadTeam>(ThreadTeam::create(num_threads).value()));
 }
 
 }  // namespace cpu
