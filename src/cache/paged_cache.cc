@@ -268,7 +268,7 @@ Result<AppendPlan> PagedCache::reserve_step(std::span<const AppendRequest> reque
     lay_out(*core_, item, next, state);
     next += item.num_pages;
   }
-  if (!state.slots.empty()) core_->pool->commit_ahead();
+  if (num_pages == 0 && !state.slots.empty()) core_->pool->commit_ahead();
   return plan;
 }
 
