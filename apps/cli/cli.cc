@@ -88,6 +88,10 @@ int Output::finish() const {
   return fail(std::string("cannot write to standard output (") + std::strerror(error_) + ")");
 }
 
+bool Output::write_json_line(const nlohmann::ordered_json& value) {
+  return write(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
 void Progress::show(std::string_view text) {
   if (!stderr_is_terminal()) return;
   shown_ = true;

@@ -38,6 +38,8 @@ class Output {
   bool write(std::string_view text);
   // Pretty-printed for people to read, one object or array, and a newline.
   bool write_json(const nlohmann::ordered_json& value);
+  // All on one line: for long lists of numbers.
+  bool write_json_line(const nlohmann::ordered_json& value);
   // kFine, or kFailed with one line about the write that failed.
   int finish() const;
 

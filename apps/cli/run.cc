@@ -89,13 +89,14 @@ int answer(const RunOptions& options, Engine& engine) {
   if (as_text && stdout_is_terminal()) out.write("\n");
   if (!generated.ok()) return fail(generated.status());
   if (!as_text) {
-    out.write_json({{"prompt_ids", *ids},
-                    {"ids", generated->ids},
-                    {"text", generated->text},
-                    {"stop_reason", stop_reason_name(generated->reason)},
-                    {"seed", options.generate.sampler.seed},
-                    {"timings", timings_json(session.timings())},
-                    {"kv", kv_json(session, options.engine)}});
+    const nlohmann::ordered_json json = {{"prompt_ids", *ids},
+                                         {"ids", generated->ids},
+                                         {"text", generated->text},
+                                         {"stop_reason", stop_reason_name(generated->reason)},
+                                         {"seed", options.generate.sampler.seed},
+                                         {"timings", timings_json(session.timings())},
+                                         {"kv", kv_json(session, options.engine)}};
+    out.write_json_line(json);
   }
   if (const int code = out.finish(); code != kFine) return code;
   report_answer(options, session, generated->reason);

@@ -27,7 +27,7 @@ int score(const ScoreOptions& options) {
   if (!logprobs.ok()) return fail(logprobs.status());
   Output out;
   if (options.output == "json") {
-    out.write(nlohmann::ordered_json{{"ids", *ids}, {"logprobs", *logprobs}}.dump() + "\n");
+    out.write_json_line({{"ids", *ids}, {"logprobs", *logprobs}});
     return out.finish();
   }
   std::string lines;

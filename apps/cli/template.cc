@@ -30,7 +30,7 @@ int render(const TemplateOptions& options) {
   encode.add_special = false;
   Result<std::vector<TokenId>> ids = (*model)->tokenizer().encode_spans(chat->spans(), encode);
   if (!ids.ok()) return fail(ids.status());
-  out.write(nlohmann::ordered_json{{"prompt", chat->text()}, {"ids", *ids}}.dump() + "\n");
+  out.write_json_line({{"prompt", chat->text()}, {"ids", *ids}});
   return out.finish();
 }
 

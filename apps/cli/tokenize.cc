@@ -27,7 +27,7 @@ int tokenize(const TokenizeOptions& options) {
   if (!ids.ok()) return fail(ids.status());
   Output out;
   if (options.output == "json") {
-    out.write(nlohmann::json{{"ids", *ids}}.dump() + "\n");
+    out.write_json_line({{"ids", *ids}});
     return out.finish();
   }
   std::string lines;

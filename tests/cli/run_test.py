@@ -88,8 +88,9 @@ class Sizes(harness.CliTest):
                         "-c", context, *options)
         kv = got["kv"]
         self.assertEqual(kv["tokens"], prompt_tokens + generated - 1)
+        types = () if "-ctk" in options else ("-ctk", kv["type_k"], "-ctv", kv["type_v"])
         predicted = self.json("inspect", "-m", model, "-c", context, "--tokens", kv["tokens"], "--prompt-tokens",
-                              prompt_tokens, "-ctk", kv["type_k"], "-ctv", kv["type_v"], *options)["kv"]["formats"]
+                              prompt_tokens, *types, *options)["kv"]["formats"]
         self.assertEqual(len(predicted), 1)
         for key in ("committed_bytes", "bytes_per_token", "nbytes", "committed_blocks", "used_blocks"):
             self.assertEqual(predicted[0][key], kv[key], key)
