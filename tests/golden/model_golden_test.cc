@@ -256,7 +256,7 @@ TEST_F(SmolLm2, GivesTheSameBitsWhateverTheLayoutBlockSizeThreadsAndBatch) {
   };
   const std::vector<Case> cases = {{false, 16, 2, 512}, {true, 16, 2, 512}, {false, 32, 1, 64},
                                    {true, 64, 3, 7},    {false, 64, 3, 7},  {false, 16, 1, 1}};
-  const json line = read_lines("greedy.jsonl").at(7);
+  const json line = read_lines("greedy.jsonl").at(6);  // 753 tokens: more than a partition
   const auto prompt = line.at("prompt_ids").get<std::vector<TokenId>>();
   std::vector<TokenId> first_ids;
   std::vector<float> first_logits;
