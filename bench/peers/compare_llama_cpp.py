@@ -145,6 +145,9 @@ def main():
     for path, remedy in ((arguments.model, "scripts/fetch-model smollm2"), (arguments.kvik, "build the release preset")):
         if not os.path.exists(path):
             sys.exit(f"{path} is missing; {remedy}")
+    if (load := os.getloadavg()[0]) > 0.5:
+        say(f"warning: this machine is busy (load average {load:.1f}); what waits by spinning suffers most, so the "
+            "ratios may mean nothing")
     peer = Peer(arguments, max(arguments.depths) + max(arguments.prompt, arguments.generate) + 64)
     say(f"llama-cpp-python {peer.about['version']}: {peer.about['built_with']}")
     machine = kvik_json(arguments, "doctor")

@@ -38,7 +38,8 @@ def main():
     def feed(ids):
         for begin in range(0, len(ids), 512):
             part = ids[begin:begin + 512]
-            batch = llama.llama_batch_get_one((llama.llama_token * len(part))(*part), len(part))
+            tokens = (llama.llama_token * len(part))(*part)  # the batch borrows it
+            batch = llama.llama_batch_get_one(tokens, len(part))
             if llama.llama_decode(peer, batch) != 0:
                 sys.exit("llama_decode failed")
 
