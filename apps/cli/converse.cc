@@ -45,7 +45,8 @@ class Lines {
   std::string pending_;
 };
 
-// Writes the answer to what was said so far. The answer is added to the messages.
+// Writes the answer to what was said so far. The answer is added to the messages. Each turn draws
+// from a seed of its own, so that equal turns need not get equal answers.
 Result<StopReason> turn(const RunOptions& options, Engine& engine,
                         std::vector<ChatMessage>& messages, Output& out) {
   Session& session = *engine.session;
@@ -58,8 +59,10 @@ Result<StopReason> turn(const RunOptions& options, Engine& engine,
       !status.ok()) {
     return status;
   }
+  GenerateParams params = options.generate;
+  params.sampler.seed += messages.size();
   Result<Generated> generated =
-      session.generate(options.generate, [&](std::string_view text) { return out.write(text); });
+      session.generate(params, [&](std::string_view text) { return out.write(text); });
   if (!generated.ok()) return generated.status();
   out.write("\n");
   messages.push_back({"assistant", generated->text});

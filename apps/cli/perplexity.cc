@@ -22,6 +22,7 @@ nlohmann::ordered_json to_json(const Perplexity& result, const PerplexityOptions
   nlohmann::ordered_json chunks = nlohmann::ordered_json::array();
   for (const ChunkNll& chunk : result.chunks) chunks.push_back({chunk.second_half, chunk.whole});
   return {{"ppl", result.ppl},
+          {"ppl_error", result.ppl_error},
           {"ppl_whole", result.ppl_whole},
           {"context", options.engine.context},
           {"chunks", result.chunks.size()},
@@ -62,10 +63,10 @@ int measure(const PerplexityOptions& options) {
     return fail(result.status());
   }
   if (running) {
-    out.write(
-        format("\nFinal estimate: PPL = %.5f (second halves of %zu chunks of %d tokens; whole "
-               "chunks: %.5f)\n",
-               result->ppl, result->chunks.size(), params.context, result->ppl_whole));
+    out.write(format(
+        "\nFinal estimate: PPL = %.4f +/- %.5f (second halves of %zu chunks of %d tokens; whole "
+        "chunks: %.4f)\n",
+        result->ppl, result->ppl_error, result->chunks.size(), params.context, result->ppl_whole));
   } else {
     out.write_json(to_json(*result, options));
   }

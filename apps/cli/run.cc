@@ -41,6 +41,16 @@ void add_sampler_options(CLI::App& command, RunOptions& options) {
       ->capture_default_str();
 }
 
+// With temperature 0 the best token wins whatever these say.
+void warn_of_idle_options(const CLI::App& command, const RunOptions& options) {
+  if (options.generate.sampler.temperature > 0) return;
+  for (const char* name : {"--top-k", "--top-p", "--min-p", "--seed"}) {
+    if (command.get_option(name)->count() > 0) {
+      warn(std::string(name) + " changes nothing with --temp 0");
+    }
+  }
+}
+
 // Options that contradict each other, which the parser does not see.
 Status check_run(const RunOptions& options) {
   if (Status status = check(options.engine); !status.ok()) return status;
@@ -155,7 +165,10 @@ Command add_run(CLI::App& program) {
   command->add_flag("--perf", options->perf,
                     "Say on stderr how fast it was and what the cache took");
   add_output_option(*command, options->output, {"text", "json"});
-  return {command, [options] { return run(*options); }};
+  return {command, [options, command] {
+            warn_of_idle_options(*command, *options);
+            return run(*options);
+          }};
 }
 
 }  // namespace kvik::cli

@@ -14,9 +14,29 @@ double mean_nll(std::span<const double> scores, size_t begin) {
   return sum / static_cast<double>(scores.size() - begin);
 }
 
+// The tokens of all second halves so far.
+struct Moments {
+  double count = 0;
+  double sum = 0;
+  double sum_of_squares = 0;
+
+  void add(double nll) {
+    ++count;
+    sum += nll;
+    sum_of_squares += nll * nll;
+  }
+  // Standard error of the mean; 0 for a single token.
+  double error() const {
+    if (count < 2) return 0;
+    const double mean = sum / count;
+    return std::sqrt(std::max(0.0, sum_of_squares / count - mean * mean) / (count - 1));
+  }
+};
+
 // All chunks are equally long, so the mean over tokens is the mean over chunks.
-void add_chunk(Perplexity& result, ChunkNll chunk) {
-  result.chunks.push_back(chunk);
+void add_chunk(Perplexity& result, Moments& moments, std::span<const double> scores, size_t half) {
+  for (const double score : scores.subspan(half)) moments.add(-score);
+  result.chunks.push_back({mean_nll(scores, half), mean_nll(scores, 0)});
   ChunkNll sum;
   for (const ChunkNll& each : result.chunks) {
     sum.second_half += each.second_half;
@@ -24,6 +44,7 @@ void add_chunk(Perplexity& result, ChunkNll chunk) {
   }
   const auto count = static_cast<double>(result.chunks.size());
   result.ppl = std::exp(sum.second_half / count);
+  result.ppl_error = result.ppl * moments.error();
   result.ppl_whole = std::exp(sum.whole / count);
 }
 
@@ -49,13 +70,14 @@ Result<Perplexity> perplexity(Session& session, std::span<const TokenId> tokens,
   if (params.max_chunks) num_chunks = std::min(num_chunks, static_cast<size_t>(*params.max_chunks));
   const Tokenizer& tokenizer = session.runner().model().tokenizer();
   Perplexity result;
+  Moments moments;
   for (size_t i = 0; i < num_chunks; ++i) {
     const std::span<const TokenId> part = tokens.subspan(i * context, context);
     std::vector<TokenId> chunk(part.begin(), part.end());
     if (tokenizer.adds_bos() && tokenizer.bos()) chunk[0] = *tokenizer.bos();
     const Result<std::vector<double>> scores = session.score(chunk);
     if (!scores.ok()) return scores.status();
-    add_chunk(result, {mean_nll(*scores, context / 2), mean_nll(*scores, 0)});
+    add_chunk(result, moments, *scores, context / 2);
     if (params.on_chunk && !params.on_chunk(result, static_cast<int>(num_chunks))) break;
   }
   return result;

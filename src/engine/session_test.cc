@@ -230,6 +230,7 @@ TEST_F(SessionTest, PerplexityIsTheMeanOverChunksFromEmptyCaches) {
   const Perplexity result = perplexity(*session, tokens, {.context = 32}).value();
   ASSERT_EQ(result.chunks.size(), 2U);
   double second_halves = 0;
+  double squares = 0;
   double wholes = 0;
   for (size_t chunk = 0; chunk < 2; ++chunk) {
     const std::vector<double> scores =
@@ -237,9 +238,12 @@ TEST_F(SessionTest, PerplexityIsTheMeanOverChunksFromEmptyCaches) {
     for (size_t i = 0; i < 31; ++i) {
       wholes -= scores[i];
       if (i >= 16) second_halves -= scores[i];
+      if (i >= 16) squares += scores[i] * scores[i];
     }
   }
   EXPECT_NEAR(result.ppl, std::exp(second_halves / 30), 1e-9 * result.ppl);
+  const double variance = squares / 30 - std::pow(second_halves / 30, 2);
+  EXPECT_NEAR(result.ppl_error, result.ppl * std::sqrt(variance / 29), 1e-9 * result.ppl);
   EXPECT_NEAR(result.ppl_whole, std::exp(wholes / 62), 1e-9 * result.ppl_whole);
   EXPECT_FALSE(perplexity(*session, tokens, {.context = 71}).ok());
   EXPECT_FALSE(perplexity(*session, tokens, {.context = 129}).ok());

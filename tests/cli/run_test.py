@@ -59,6 +59,11 @@ class Answers(harness.CliTest):
         self.assertEqual(self.json("run", "-m", self.tiny, "--temp", "1", "--top-k", "1", "--ignore-eos", "-p", "ab",
                                    "-n", "8")["ids"], self.greedy("-p", "ab", "-n", "8")["ids"])
 
+    def test_a_draw_option_that_temperature_0_makes_idle_is_named(self):
+        done = self.kvik("run", "-m", self.tiny, "--temp", "0", "--top-k", "5", "-p", "ab", "-n", "2")
+        self.assertEqual((done.returncode, done.stderr), (0, "kvik: warning: --top-k changes nothing with --temp 0\n"))
+        self.assertEqual(self.kvik("run", "-m", self.tiny, "--temp", "0", "-p", "ab", "-n", "2").stderr, "")
+
     def test_a_stop_string_ends_the_answer_and_is_left_out(self):
         text = self.greedy("-p", "hello", "-n", "12")["text"]
         stop = text[3:5]

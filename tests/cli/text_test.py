@@ -129,11 +129,14 @@ class PerplexityOfText(harness.CliTest):
             self.assertAlmostEqual(got["chunk_nll"][k][0], -sum(logprobs[16:]) / 15, places=6)
             self.assertAlmostEqual(got["chunk_nll"][k][1], -sum(logprobs) / 31, places=6)
             nlls += logprobs[16:]
-        self.assertAlmostEqual(got["ppl"], math.exp(-sum(nlls) / len(nlls)), places=4)
+        mean = -sum(nlls) / len(nlls)
+        self.assertAlmostEqual(got["ppl"], math.exp(mean), places=4)
+        variance = sum((nll + mean) ** 2 for nll in nlls) / len(nlls)
+        self.assertAlmostEqual(got["ppl_error"], got["ppl"] * math.sqrt(variance / (len(nlls) - 1)), places=4)
 
     def test_text_output_is_running_then_final(self):
         out = self.ok("perplexity", "-m", self.tiny, "-p", "x" * 100, "-c", "32")
-        self.assertRegex(out, r"^\[1\][\d.]+,\[2\][\d.]+,\[3\][\d.]+\nFinal estimate: PPL = [\d.]+ ")
+        self.assertRegex(out, r"^\[1\][\d.]+,\[2\][\d.]+,\[3\][\d.]+\nFinal estimate: PPL = [\d.]+ \+/- [\d.]+ ")
 
 
 class Bench(harness.CliTest):

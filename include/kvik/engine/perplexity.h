@@ -20,6 +20,7 @@ struct ChunkNll {
 
 struct Perplexity {
   double ppl = 0;        // exp of the mean over the second halves
+  double ppl_error = 0;  // one standard error of ppl, taking tokens as independent
   double ppl_whole = 0;  // exp of the mean over the whole chunks
   std::vector<ChunkNll> chunks;
 };

@@ -1,84 +1,76 @@
-// A real model against a float32 forward pass in numpy: logits, log-probabilities, greedy answers
-// and perplexity. tests/golden/smollm2-135m-instruct-q4_1/README.md says where the numbers come
-// from and what the tolerances mean.
-#include <gtest/gtest.h>
+#include "golden/model_golden.h"
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
-#include <sstream>
-#include <string>
-#include <vector>
 
 #include "kvik/engine/perplexity.h"
-#include "kvik/engine/session.h"
 #include "support/model_files.h"
 
-namespace kvik {
+namespace kvik::test {
 namespace {
 
 using nlohmann::json;
 
-constexpr const char* kFolder = KVIK_GOLDEN_DIR "/smollm2-135m-instruct-q4_1/";
+// The first characters (not bytes) of the book's chapters.
+std::string text_of(const std::filesystem::path& path, int num_characters) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string book{std::istreambuf_iterator<char>(in), {}};
+  size_t begin = book.find("\nChapter 1\n");
+  if (begin == std::string::npos) begin = book.find("\nCHAPTER 1\n");
+  if (begin == std::string::npos) begin = book.find("\nCHAPTER I\n");
+  if (begin == std::string::npos) return {};
+  size_t end = ++begin;
+  for (; end < book.size(); ++end) {
+    const bool starts_character = (static_cast<unsigned char>(book[end]) & 0xC0) != 0x80;
+    if (starts_character && num_characters-- == 0) break;
+  }
+  return book.substr(begin, end - begin);
+}
 
-std::vector<json> read_lines(const std::string& name) {
-  std::ifstream in(kFolder + name);
+}  // namespace
+
+GoldenModel::GoldenModel(std::string folder, std::string file)
+    : folder_(std::move(folder)), file_(std::move(file)) {}
+
+void GoldenModel::SetUp() {
+  const std::filesystem::path path = cache_dir() / file_;
+  if (const auto why = missing(path)) {
+    if (models_required()) FAIL() << *why;
+    GTEST_SKIP() << *why;
+  }
+  Result<std::shared_ptr<const Model>> model = Model::load(path.string());
+  ASSERT_TRUE(model.ok()) << model.status().to_string();
+  model_ = std::move(model).value();
+}
+
+std::vector<json> GoldenModel::read_lines(const std::string& name) const {
+  std::ifstream in(folder_ + "/" + name);
   std::vector<json> lines;
   for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
   return lines;
 }
 
-json read_json(const std::string& name) {
-  std::ifstream in(kFolder + name);
+json GoldenModel::read_json(const std::string& name) const {
+  std::ifstream in(folder_ + "/" + name);
   return json::parse(in);
 }
 
-// What float32 activations may differ by, with a cache of this format.
-struct Tolerance {
-  KvCode code;
-  double logit;
-  double log_probability;
-  double margin;  // greedy answers are compared up to the first step whose margin is below
-  double perplexity;
-};
-constexpr Tolerance kF32 = {KvCode::f32, 2e-3, 2e-3, 0.01, 1e-4};
-constexpr Tolerance kF16 = {KvCode::f16, 0.05, 0.05, 0.1, 2e-3};
+std::shared_ptr<ModelRunner> GoldenModel::runner(const RunnerOptions& options) const {
+  return std::shared_ptr<ModelRunner>(ModelRunner::create(model_, options).value());
+}
 
-class SmolLm2 : public testing::Test {
- protected:
-  void SetUp() override {
-    const std::filesystem::path path = test::cache_dir() / test::kSmolLm2File;
-    if (const auto why = test::missing(path)) {
-      if (test::models_required()) FAIL() << *why;
-      GTEST_SKIP() << *why;
-    }
-    Result<std::shared_ptr<const Model>> model = Model::load(path.string());
-    ASSERT_TRUE(model.ok()) << model.status().to_string();
-    model_ = std::move(model).value();
-  }
+std::unique_ptr<Session> GoldenModel::session(std::shared_ptr<ModelRunner> runner, KvCode code,
+                                              SessionOptions options) {
+  options.kv_format = {code, code};
+  if (!options.context) options.context = 2048;
+  return Session::create(std::move(runner), options).value();
+}
 
-  std::shared_ptr<ModelRunner> runner(const RunnerOptions& options = {}) {
-    return std::shared_ptr<ModelRunner>(ModelRunner::create(model_, options).value());
-  }
-
-  static std::unique_ptr<Session> session(std::shared_ptr<ModelRunner> runner, KvCode code,
-                                          SessionOptions options = {}) {
-    options.kv_format = {code, code};
-    if (!options.context) options.context = 2048;
-    return Session::create(std::move(runner), options).value();
-  }
-
-  void check_greedy(const Tolerance& tolerance);
-  void check_logits(const Tolerance& tolerance);
-  void check_perplexity(const Tolerance& tolerance, int context, int most_chunks);
-
-  std::shared_ptr<const Model> model_;
-};
-
-// The answer of a session that starts empty.
-std::vector<TokenId> greedy(Session& session, const std::vector<TokenId>& prompt, int count) {
+std::vector<TokenId> greedy_answer(Session& session, const std::vector<TokenId>& prompt,
+                                   int count) {
   EXPECT_TRUE(session.truncate(0).ok());
   const Status status = session.feed(prompt);
   EXPECT_TRUE(status.ok()) << status.to_string();
@@ -90,12 +82,14 @@ std::vector<TokenId> greedy(Session& session, const std::vector<TokenId>& prompt
   return answer.ok() ? answer->ids : std::vector<TokenId>();
 }
 
-TEST_F(SmolLm2, HasTheShapeThatTheFileStates) {
+void GoldenModel::check_shape() const {
   const json golden = read_json("model.json");
   const json& derived = golden.at("derived");
   const ModelInfo& info = model_->info();
-  EXPECT_EQ(info.architecture, "llama");
-  EXPECT_EQ(info.name, golden.at("metadata").at("general.name"));
+  const json& metadata = golden.at("metadata");
+  const auto architecture = metadata.at("general.architecture").get<std::string>();
+  EXPECT_EQ(info.architecture, architecture);
+  EXPECT_EQ(info.name, metadata.at("general.name"));
   EXPECT_EQ(info.num_layers, derived.at("layers"));
   EXPECT_EQ(info.embedding_dim, derived.at("hidden"));
   EXPECT_EQ(info.num_heads, derived.at("q_heads"));
@@ -104,21 +98,14 @@ TEST_F(SmolLm2, HasTheShapeThatTheFileStates) {
   EXPECT_EQ(info.head_dim_v, derived.at("head_dim"));
   EXPECT_EQ(info.ffn_dim, derived.at("ffn"));
   EXPECT_EQ(info.num_parameters, golden.at("parameters"));
-  EXPECT_EQ(info.context_length, golden.at("metadata").at("llama.context_length"));
-  EXPECT_EQ(info.vocab_size, golden.at("metadata").at("llama.vocab_size"));
-  EXPECT_TRUE(info.tied_embeddings);
-  EXPECT_EQ(info.end_tokens, (std::vector<TokenId>{0, 2}));
-  EXPECT_EQ(token_bytes(model_->kv_spec({KvCode::f16, KvCode::f16})),
-            derived.at("kv_bytes_per_token").at("f16"));
-  EXPECT_EQ(token_bytes(model_->kv_spec({KvCode::f32, KvCode::f32})),
-            derived.at("kv_bytes_per_token").at("f32"));
-  EXPECT_TRUE(model_->chat_template().ok());
+  EXPECT_EQ(info.context_length, metadata.at(architecture + ".context_length"));
+  EXPECT_EQ(info.tied_embeddings, derived.at("tied_embeddings"));
 }
 
-void SmolLm2::check_greedy(const Tolerance& tolerance) {
-  const std::unique_ptr<Session> session = SmolLm2::session(runner(), tolerance.code);
+void GoldenModel::check_greedy(const GoldenTolerance& tolerance) const {
+  const std::unique_ptr<Session> session = GoldenModel::session(runner(), tolerance.code);
   const std::vector<json> lines = read_lines("greedy.jsonl");
-  ASSERT_EQ(lines.size(), 14U);
+  ASSERT_GE(lines.size(), 10U);
   int compared = 0;
   for (const json& line : lines) {
     const auto prompt = line.at("prompt").get<std::string>();
@@ -128,7 +115,7 @@ void SmolLm2::check_greedy(const Tolerance& tolerance) {
         prompt_ids);
     const auto expected = line.at("gen_ids").get<std::vector<TokenId>>();
     const auto margins = line.at("margin").get<std::vector<double>>();
-    const std::vector<TokenId> ids = greedy(*session, prompt_ids, 64);
+    const std::vector<TokenId> ids = greedy_answer(*session, prompt_ids, 64);
     ASSERT_EQ(ids.size(), expected.size());
     for (size_t i = 0; i < ids.size() && margins[i] >= tolerance.margin; ++i) {
       ++compared;
@@ -137,13 +124,13 @@ void SmolLm2::check_greedy(const Tolerance& tolerance) {
     }
   }
   RecordProperty("compared_tokens", compared);
-  EXPECT_GT(compared, 14 * 64 / 4);
+  EXPECT_GT(compared, static_cast<int>(lines.size()) * 64 / 4);
 }
 
-void SmolLm2::check_logits(const Tolerance& tolerance) {
-  const std::unique_ptr<Session> session = SmolLm2::session(runner(), tolerance.code);
+void GoldenModel::check_logits(const GoldenTolerance& tolerance) const {
+  const std::unique_ptr<Session> session = GoldenModel::session(runner(), tolerance.code);
   const std::vector<json> lines = read_lines("logits.jsonl");
-  ASSERT_EQ(lines.size(), 14U);
+  ASSERT_GE(lines.size(), 10U);
   double worst_logit = 0;
   double worst_log_probability = 0;
   for (const json& line : lines) {
@@ -185,28 +172,12 @@ void SmolLm2::check_logits(const Tolerance& tolerance) {
   EXPECT_LE(worst_log_probability, tolerance.log_probability);
 }
 
-// The first characters (not bytes) of the book's chapters.
-std::string text_of(const std::filesystem::path& path, int num_characters) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string book{std::istreambuf_iterator<char>(in), {}};
-  size_t begin = book.find("\nChapter 1\n");
-  if (begin == std::string::npos) begin = book.find("\nCHAPTER 1\n");
-  if (begin == std::string::npos) begin = book.find("\nCHAPTER I\n");
-  if (begin == std::string::npos) return {};
-  size_t end = ++begin;
-  for (; end < book.size(); ++end) {
-    const bool starts_character = (static_cast<unsigned char>(book[end]) & 0xC0) != 0x80;
-    if (starts_character && num_characters-- == 0) break;
-  }
-  return book.substr(begin, end - begin);
-}
-
-void SmolLm2::check_perplexity(const Tolerance& tolerance, int context, int most_chunks) {
+void GoldenModel::check_perplexity(const GoldenTolerance& tolerance, int context, int most_chunks) const {
   const json golden = read_json("perplexity.json");
   const std::filesystem::path path =
-      test::cache_dir() / (golden.at("book").get<std::string>() + ".txt");
-  if (const auto why = test::missing(path)) {
-    if (test::models_required()) FAIL() << *why;
+      cache_dir() / (golden.at("book").get<std::string>() + ".txt");
+  if (const auto why = missing(path)) {
+    if (models_required()) FAIL() << *why;
     GTEST_SKIP() << *why;
   }
   const std::string text = text_of(path, golden.at("characters"));
@@ -214,8 +185,8 @@ void SmolLm2::check_perplexity(const Tolerance& tolerance, int context, int most
       model_->tokenizer().encode(text, {.add_special = true}).value();
   ASSERT_EQ(tokens.size(), golden.at("tokens_with_bos"));
   for (const json& oracle : golden.at("oracle")) {
-    if (oracle.at("context") != context) continue;
-    const std::unique_ptr<Session> session = SmolLm2::session(runner(), tolerance.code);
+    if (oracle.at("context") != context || oracle.at("kv") != "f32") continue;
+    const std::unique_ptr<Session> session = GoldenModel::session(runner(), tolerance.code);
     PerplexityParams params;
     params.context = context;
     params.max_chunks = std::min(oracle.at("chunks").get<int>(), most_chunks);
@@ -241,22 +212,15 @@ void SmolLm2::check_perplexity(const Tolerance& tolerance, int context, int most
   FAIL() << "no golden perplexity for a context of " << context;
 }
 
-TEST_F(SmolLm2, AnswersAsTheOracleWithAnF32Cache) { check_greedy(kF32); }
-TEST_F(SmolLm2, AnswersAsTheOracleWithAnF16Cache) { check_greedy(kF16); }
-TEST_F(SmolLm2, GivesTheLogitsOfTheOracleWithAnF32Cache) { check_logits(kF32); }
-TEST_F(SmolLm2, GivesTheLogitsOfTheOracleWithAnF16Cache) { check_logits(kF16); }
-TEST_F(SmolLm2, HasTheOraclesPerplexityWithAnF32Cache) { check_perplexity(kF32, 512, 3); }
-TEST_F(SmolLm2, HasTheOraclesPerplexityWithAnF16Cache) { check_perplexity(kF16, 512, 3); }
-
 // The whole promise at once: logits equal to the bit, whatever the machinery.
-TEST_F(SmolLm2, GivesTheSameBitsWhateverTheLayoutBlockSizeThreadsAndBatch) {
+void GoldenModel::check_same_bits(size_t line_idx) const {
   struct Case {
     bool contiguous;
     int block_size, num_threads, batch;
   };
   const std::vector<Case> cases = {{false, 16, 2, 512}, {true, 16, 2, 512}, {false, 32, 1, 64},
                                    {true, 64, 3, 7},    {false, 64, 3, 7},  {false, 16, 1, 1}};
-  const json line = read_lines("greedy.jsonl").at(6);  // 753 tokens: more than a partition
+  const json line = read_lines("greedy.jsonl").at(line_idx);
   const auto prompt = line.at("prompt_ids").get<std::vector<TokenId>>();
   std::vector<TokenId> first_ids;
   std::vector<float> first_logits;
@@ -265,9 +229,9 @@ TEST_F(SmolLm2, GivesTheSameBitsWhateverTheLayoutBlockSizeThreadsAndBatch) {
                  std::to_string(c.block_size) + ", " + std::to_string(c.num_threads) +
                  " threads, batch " + std::to_string(c.batch));
     const auto session =
-        SmolLm2::session(runner({.num_threads = c.num_threads, .max_batch_tokens = c.batch}),
+        GoldenModel::session(runner({.num_threads = c.num_threads, .max_batch_tokens = c.batch}),
                          KvCode::f16, {.block_size = c.block_size, .contiguous = c.contiguous});
-    const std::vector<TokenId> ids = greedy(*session, prompt, 24);
+    const std::vector<TokenId> ids = greedy_answer(*session, prompt, 24);
     ASSERT_TRUE(session->feed({}).ok());
     const std::vector<float> logits(session->next_logits().begin(), session->next_logits().end());
     if (first_ids.empty()) {
@@ -279,5 +243,4 @@ TEST_F(SmolLm2, GivesTheSameBitsWhateverTheLayoutBlockSizeThreadsAndBatch) {
   }
 }
 
-}  // namespace
-}  // namespace kvik
+}  // namespace kvik::test
