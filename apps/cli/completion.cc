@@ -107,7 +107,10 @@ std::string zsh(const CLI::App& program) {
   text +=
       "  )\n  if ((CURRENT == 2)); then\n    _describe command commands\n    return\n  fi\n"
       "  local command=$words[2]\n  shift words\n  ((CURRENT--))\n  case $command in\n" +
-      cases + "  esac\n}\n_kvik \"$@\"\n";
+      // Found as a file in $fpath, or sourced.
+      cases +
+      "  esac\n}\nif [[ $funcstack[1] == _kvik ]]; then\n  _kvik \"$@\"\nelse\n  compdef _kvik "
+      "kvik\nfi\n";
   return text;
 }
 

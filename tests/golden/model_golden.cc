@@ -172,10 +172,10 @@ void GoldenModel::check_logits(const GoldenTolerance& tolerance) const {
   EXPECT_LE(worst_log_probability, tolerance.log_probability);
 }
 
-void GoldenModel::check_perplexity(const GoldenTolerance& tolerance, int context, int most_chunks) const {
+void GoldenModel::check_perplexity(const GoldenTolerance& tolerance, int context,
+                                   int most_chunks) const {
   const json golden = read_json("perplexity.json");
-  const std::filesystem::path path =
-      cache_dir() / (golden.at("book").get<std::string>() + ".txt");
+  const std::filesystem::path path = cache_dir() / (golden.at("book").get<std::string>() + ".txt");
   if (const auto why = missing(path)) {
     if (models_required()) FAIL() << *why;
     GTEST_SKIP() << *why;
@@ -230,7 +230,7 @@ void GoldenModel::check_same_bits(size_t line_idx) const {
                  " threads, batch " + std::to_string(c.batch));
     const auto session =
         GoldenModel::session(runner({.num_threads = c.num_threads, .max_batch_tokens = c.batch}),
-                         KvCode::f16, {.block_size = c.block_size, .contiguous = c.contiguous});
+                             KvCode::f16, {.block_size = c.block_size, .contiguous = c.contiguous});
     const std::vector<TokenId> ids = greedy_answer(*session, prompt, 24);
     ASSERT_TRUE(session->feed({}).ok());
     const std::vector<float> logits(session->next_logits().begin(), session->next_logits().end());

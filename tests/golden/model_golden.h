@@ -1,5 +1,5 @@
-// Checks of a real model against golden files. The README.md of the files says where the numbers come
-// from and what the tolerances mean.
+// Checks of a real model against golden files. The README.md of the files says where the numbers
+// come from and what the tolerances mean.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,7 +45,8 @@ class GoldenModel : public testing::Test {
   void check_logits(const GoldenTolerance& tolerance) const;
   // The first chunks of that context in perplexity.json, at most `most_chunks`.
   void check_perplexity(const GoldenTolerance& tolerance, int context, int most_chunks) const;
-  // The bits of an answer to that line of greedy.jsonl under layouts, block sizes, threads, batches.
+  // The bits of an answer to that line of greedy.jsonl under layouts, block sizes, threads,
+  // batches.
   void check_same_bits(size_t line) const;
 
   std::string folder_;
