@@ -109,6 +109,15 @@ void add_engine_options(CLI::App& command, EngineOptions& options, int default_c
           ->capture_default_str();
 }
 
+void add_overflow_option(CLI::App& command, EngineOptions& options) {
+  command
+      .add_option("--overflow", options.overflow,
+                  "When the context is full: stop, or go on with each token seeing the newest -c "
+                  "tokens (window)")
+      ->check(CLI::IsMember({"stop", "window"}))
+      ->capture_default_str();
+}
+
 Status check(const EngineOptions& options) {
   if (options.block_size % 16 != 0) {
     return invalid_argument("--block-size " + std::to_string(options.block_size) +
@@ -117,6 +126,10 @@ Status check(const EngineOptions& options) {
   if (options.layout == "contiguous" && options.block_size_option->count() > 0) {
     return invalid_argument(
         "--block-size has no meaning with --kv-layout contiguous; leave it out");
+  }
+  if (options.layout == "contiguous" && options.overflow == "window") {
+    return invalid_argument(
+        "--overflow window gives blocks back, which --kv-layout contiguous cannot; leave one out");
   }
   return {};
 }
@@ -141,6 +154,7 @@ Result<Engine> make_engine(const EngineOptions& options) {
   session_options.kv_format = kv_format(options.type_k, options.type_v);
   session_options.block_size = options.block_size;
   session_options.contiguous = options.layout == "contiguous";
+  if (options.overflow == "window") session_options.overflow = Overflow::window;
   Result<std::unique_ptr<Session>> session = Session::create(engine.runner, session_options);
   if (!session.ok()) return session.status();
   engine.session = std::move(session).value();

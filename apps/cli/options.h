@@ -42,10 +42,13 @@ struct EngineOptions {
   int threads = 0;  // filled with the number of usable processors
   std::string type_k = "f16", type_v = "f16";
   std::string layout = "paged";
+  std::string overflow = "stop";
   int block_size = 16;
   const CLI::Option* block_size_option = nullptr;
 };
 void add_engine_options(CLI::App& command, EngineOptions& options, int default_context = 0);
+// --overflow, for commands whose text may be longer than the context.
+void add_overflow_option(CLI::App& command, EngineOptions& options);
 // A usage error, or ok.
 Status check(const EngineOptions& options);
 

@@ -133,6 +133,12 @@ void report_answer(const RunOptions& options, Session& session, StopReason reaso
     warn(format("stopped: the context of %d tokens is full; a larger -c makes room",
                 session.context()));
   }
+  if (options.engine.overflow == "window" && session.num_cached() > session.context()) {
+    warn(
+        format("the context of %d tokens was full and rolled on: each token saw the newest %d "
+               "(--overflow window)",
+               session.context(), session.context()));
+  }
   if (reason == StopReason::cancelled) warn("stopped by Ctrl-C");
   if (options.perf || (!options.prompt.is_given() && stderr_is_terminal())) {
     const bool colour = stderr_has_colour();
@@ -147,6 +153,7 @@ Command add_run(CLI::App& program) {
   CLI::App* command =
       program.add_subcommand("run", "Let the model write; a conversation if no prompt is given");
   add_engine_options(*command, options->engine);
+  add_overflow_option(*command, options->engine);
   add_prompt_options(*command, options->prompt, /*ids_too=*/true);
   command
       ->add_option("-n,--predict", options->num_predict,

@@ -47,6 +47,7 @@ Command add_score(CLI::App& program) {
   CLI::App* command =
       program.add_subcommand("score", "Print the log probability of each next token of a text");
   add_engine_options(*command, options->engine);
+  add_overflow_option(*command, options->engine);
   add_prompt_options(*command, options->prompt, /*ids_too=*/true);
   add_output_option(*command, options->output, {"text", "json"});
   return {command, [options] { return score(*options); }};

@@ -24,6 +24,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+constexpr int kMaxPositions = 1 << 30;
+
 Status cancelled() { return {StatusCode::cancelled, "stopped by the caller"}; }
 
 // Hands text on, as it becomes certain, to the answer and the callback.
@@ -88,11 +90,13 @@ std::string_view stop_reason_name(StopReason reason) {
   return "unknown";
 }
 
-Session::Session(std::shared_ptr<ModelRunner> runner, CacheSet caches, int context)
+Session::Session(std::shared_ptr<ModelRunner> runner, CacheSet caches, int context,
+                 Overflow overflow)
     : runner_(std::move(runner)),
       caches_(std::move(caches)),
       sequence_(caches_.new_sequence()),
       context_(context),
+      max_tokens_(overflow == Overflow::window ? kMaxPositions : context),
       logits_(static_cast<size_t>(runner_->model().info().vocab_size)) {}
 
 Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<ModelRunner> runner,
@@ -103,11 +107,13 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<ModelRunner> ru
     return invalid_argument("a context of " + std::to_string(context) +
                             " tokens; it must hold at least 1");
   }
-  Result<CacheSet> caches =
-      runner->make_caches({options.kv_format, options.block_size, context, options.contiguous});
+  ModelCacheOptions cache_options = {options.kv_format, options.block_size, context,
+                                     options.contiguous};
+  if (options.overflow == Overflow::window) cache_options.window = context;
+  Result<CacheSet> caches = runner->make_caches(cache_options);
   if (!caches.ok()) return caches.status();
   return std::unique_ptr<Session>(
-      new Session(std::move(runner), std::move(caches).value(), context));
+      new Session(std::move(runner), std::move(caches).value(), context, options.overflow));
 }
 
 std::vector<CacheStats> Session::cache_stats() {
@@ -125,9 +131,9 @@ Status Session::check_room(std::span<const TokenId> tokens) const {
     }
   }
   const size_t needed = tokens_.size() + tokens.size();
-  if (needed <= static_cast<size_t>(context_)) return {};
+  if (needed <= static_cast<size_t>(max_tokens_)) return {};
   return invalid_argument("the text takes " + std::to_string(needed) +
-                          " tokens and the context holds " + std::to_string(context_) +
+                          " tokens and the context holds " + std::to_string(max_tokens_) +
                           "; shorten it or ask for a larger context");
 }
 
@@ -171,7 +177,12 @@ Result<int> Session::rewind_to(std::span<const TokenId> prompt) {
   const auto held = static_cast<size_t>(sequence_.num_cached());
   size_t common = 0;
   while (common < most && common < held && tokens_[common] == prompt[common]) ++common;
-  if (Status status = truncate(static_cast<int>(common)); !status.ok()) return status;
+  Status status = truncate(static_cast<int>(common));
+  if (status.code() == StatusCode::unsupported) {
+    common = 0;
+    status = truncate(0);
+  }
+  if (!status.ok()) return status;
   timings_.reused_tokens += static_cast<int64_t>(common);
   return static_cast<int>(common);
 }
@@ -217,7 +228,7 @@ Result<Generated> Session::generate(const GenerateParams& params, const TextCall
     if (params.max_tokens && generated.ids.size() >= static_cast<size_t>(*params.max_tokens)) {
       return StopReason::max_tokens;
     }
-    if (tokens_.size() >= static_cast<size_t>(context_)) return StopReason::context_full;
+    if (tokens_.size() >= static_cast<size_t>(max_tokens_)) return StopReason::context_full;
     return std::nullopt;
   };
   std::optional<StopReason> reason = reason_to_stop();

@@ -9,11 +9,12 @@ namespace kvik::internal {
 
 Result<Workspace> Workspace::create(const ModelInfo& info, int max_tokens) {
   constexpr int64_t kLineFloats = 16;
+  static_assert(kMaxRopes == 2);
   Workspace w;
   const int64_t embedding = info.embedding_dim;
   const int64_t ffn = info.ffn_dim;
   const int64_t pairs = info.rope_dim / 2;
-  const std::array<std::pair<float**, int64_t>, 11> arrays = {{
+  const std::array<std::pair<float**, int64_t>, 13> arrays = {{
       {&w.hidden, embedding},
       {&w.normed, embedding},
       {&w.delta, embedding},
@@ -23,8 +24,10 @@ Result<Workspace> Workspace::create(const ModelInfo& info, int max_tokens) {
       {&w.attention, int64_t{info.num_heads} * info.head_dim_v},
       {&w.gate, ffn},
       {&w.up, ffn},
-      {&w.rope_cos, pairs},
-      {&w.rope_sin, pairs},
+      {&w.angles[0].cos, pairs},
+      {&w.angles[0].sin, pairs},
+      {&w.angles[1].cos, pairs},
+      {&w.angles[1].sin, pairs},
   }};
   // Widths stay below 2^24 and max_tokens below 2^31: no product overflows.
   int64_t floats = 0;

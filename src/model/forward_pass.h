@@ -1,7 +1,9 @@
 // What the layers of every architecture share during one pass.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kvik/backend/backend.h"
@@ -14,6 +16,14 @@
 
 namespace kvik::internal {
 
+// Kinds of rope that the layers of one model turn by.
+inline constexpr int kMaxRopes = 2;
+
+struct RopeAngles {
+  float* cos = nullptr;  // rope_dim / 2
+  float* sin = nullptr;  // rope_dim / 2
+};
+
 // Rows of the largest batch, each array [max_tokens][its width], cache-line aligned.
 struct Workspace {
   float* hidden = nullptr;     // embedding_dim: the residual stream
@@ -25,8 +35,7 @@ struct Workspace {
   float* attention = nullptr;  // num_heads * head_dim_v
   float* gate = nullptr;       // ffn_dim
   float* up = nullptr;         // ffn_dim
-  float* rope_cos = nullptr;   // rope_dim / 2
-  float* rope_sin = nullptr;   // rope_dim / 2
+  std::array<RopeAngles, kMaxRopes> angles;
   Buffer memory;
 
   // Errors: out_of_memory.
@@ -39,6 +48,7 @@ struct ForwardPass {
   std::span<const TokenId> tokens;  // new ones of all sequences, in the order of the plan
   CacheSet& caches;
   SetPlan& plan;
+  std::span<const std::optional<int>> windows;  // what queries see, per cache of the set
   Backend& backend;
   MatMul& matmul;
   ThreadTeam& team;

@@ -89,6 +89,14 @@ void rms_norm(ThreadTeam& team, const float* x, int64_t num_rows, std::span<cons
   });
 }
 
+void add_row(ThreadTeam& team, float* x, int64_t num_rows, std::span<const float> row) {
+  if (row.empty()) return;
+  const auto width = static_cast<int64_t>(row.size());
+  for_rows(team, num_rows, width, [=](int64_t n) {
+    for (int64_t i = 0; i < width; ++i) x[n * width + i] += row[static_cast<size_t>(i)];
+  });
+}
+
 void add_to(ThreadTeam& team, float* x, const float* delta, int64_t num_rows, int64_t width) {
   for_rows(team, num_rows, width, [=](int64_t n) {
     float* const row = x + n * width;
@@ -105,20 +113,37 @@ void silu_times(ThreadTeam& team, float* gate, const float* up, int64_t num_rows
   });
 }
 
-void rotate_rows(ThreadTeam& team, float* x, int64_t num_rows, int num_heads, int head_dim,
-                 const Rope& rope, const float* cos, const float* sin) {
-  const int64_t width = int64_t{num_heads} * head_dim;
-  const int num_pairs = rope.num_pairs();
+void gelu_times(ThreadTeam& team, float* gate, const float* up, int64_t num_rows, int64_t width) {
+  constexpr float kTwiceSqrt2OverPi = 0x1.988454p0f;
   for_rows(team, num_rows, width, [=](int64_t n) {
-    rotate_heads(x + n * width, num_heads, head_dim, cos + n * num_pairs, sin + n * num_pairs,
-                 num_pairs);
+    float* const g = gate + n * width;
+    const float* const u = up + n * width;
+    for (int64_t i = 0; i < width; ++i) {
+      const float x = g[i];
+      const float z = kTwiceSqrt2OverPi * (x + 0.044715f * x * x * x);
+      g[i] = x / (1.0f + exp_of(-z)) * u[i];
+    }
   });
 }
 
-void look_up(ThreadTeam& team, const Weight& weight, std::span<const int32_t> ids, float* out) {
+void rotate_rows(ThreadTeam& team, float* x, int64_t num_rows, int num_heads, int head_dim,
+                 RopePairs pairs, const Turns& turns) {
+  const int64_t width = int64_t{num_heads} * head_dim;
+  for_rows(team, num_rows, width, [=](int64_t n) {
+    rotate_heads(x + n * width, num_heads, head_dim, pairs, turns.cos + n * turns.num_pairs,
+                 turns.sin + n * turns.num_pairs, turns.num_pairs);
+  });
+}
+
+void look_up(ThreadTeam& team, const Weight& weight, std::span<const int32_t> ids, float scale,
+             float* out) {
   const int64_t width = weight.cols();
-  for_rows(team, static_cast<int64_t>(ids.size()), width,
-           [&](int64_t n) { decode_row(weight, ids[static_cast<size_t>(n)], out + n * width); });
+  for_rows(team, static_cast<int64_t>(ids.size()), width, [&](int64_t n) {
+    float* const row = out + n * width;
+    decode_row(weight, ids[static_cast<size_t>(n)], row);
+    if (scale == 1) return;
+    for (int64_t i = 0; i < width; ++i) row[i] *= scale;
+  });
 }
 
 }  // namespace kvik::internal

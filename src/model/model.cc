@@ -15,8 +15,7 @@
 namespace kvik {
 namespace {
 
-using internal::Architecture;
-using internal::LlamaModel;
+using internal::Decoder;
 using internal::ModelFileReader;
 using internal::ModelParts;
 
@@ -62,14 +61,47 @@ Result<ChatTemplate> read_chat_template(const GgufFile& file) {
   return ChatTemplate::parse(*source);
 }
 
-Result<Architecture> read_architecture(ModelFileReader& reader, ModelInfo& info) {
-  if (info.architecture == "llama") {
-    LlamaModel model = LlamaModel::load(reader, info);
+struct NamedArchitecture {
+  std::string_view name;
+  Decoder (*load)(ModelFileReader& reader, ModelInfo& info);
+};
+constexpr std::array<NamedArchitecture, 4> kArchitectures = {{{"llama", internal::load_llama},
+                                                              {"qwen2", internal::load_qwen2},
+                                                              {"qwen3", internal::load_qwen3},
+                                                              {"gemma3", internal::load_gemma3}}};
+
+// What a file's keys say of layers that no architecture here has; ok if there is nothing.
+Status check_kinds(const ModelFileReader& reader, const GgufFile& file, const std::string& name) {
+  const auto refuse = [&](std::string_view what) {
+    return unsupported("the model (" + quoted(name) + ") has " + std::string(what) +
+                       "; kvik computes dense models whose layers all have attention with keys and "
+                       "values per head");
+  };
+  if (reader.has_key("expert_count")) {
+    const Result<int64_t> count = file.integer(name + ".expert_count");
+    if (!count.ok()) return count.status();
+    if (*count != 0) return refuse("experts (a mixture of experts)");
+  }
+  if (reader.has_key("attention.kv_lora_rank")) return refuse("multi-head latent attention (MLA)");
+  if (reader.has_key("ssm.state_size") || reader.has_key("ssm.conv_kernel") ||
+      reader.has_key("wkv.head_size") || reader.has_key("shortconv.l_cache")) {
+    return refuse("recurrent layers");
+  }
+  return {};
+}
+
+Result<Decoder> read_decoder(ModelFileReader& reader, const GgufFile& file, ModelInfo& info) {
+  if (Status status = check_kinds(reader, file, info.architecture); !status.ok()) return status;
+  std::string known;
+  for (const NamedArchitecture& each : kArchitectures) {
+    known += (known.empty() ? "" : ", ") + std::string(each.name);
+    if (each.name != info.architecture) continue;
+    Decoder model = each.load(reader, info);
     if (!reader.status().ok()) return reader.status();
-    return Architecture(std::move(model));
+    return model;
   }
   return unsupported("the model's architecture is " + quoted(info.architecture) +
-                     "; kvik computes llama");
+                     "; kvik computes " + known);
 }
 
 // Reads all weights, shared out over some threads by tensor.
@@ -88,6 +120,18 @@ Status check_weights(const std::vector<ModelFileReader::Named>& weights, int num
     if (!status.ok()) return std::move(status);
   }
   return {};
+}
+
+std::optional<int> narrower(std::optional<int> a, std::optional<int> b) {
+  if (!a || !b) return a ? a : b;
+  return std::min(*a, *b);
+}
+
+// The most blocks of a window cache at one time: what is not given back yet, and a batch.
+int64_t window_blocks(const PagedCacheOptions& cache, const ModelCacheOptions& options) {
+  const int64_t held = int64_t{*cache.window} + cache.rollback_slack + options.max_batch_tokens;
+  const int64_t blocks = (ceil_div(held, cache.block_size) + 2) * options.max_sequences;
+  return std::min<int64_t>(blocks, INT32_MAX);
 }
 
 void count_weights(const std::vector<ModelFileReader::Named>& weights, ModelInfo& info) {
@@ -129,7 +173,7 @@ Result<std::shared_ptr<const Model>> Model::from_gguf(GgufFile file, const Model
   info.vocab_size = static_cast<int>(pieces->size());
 
   ModelFileReader reader(file, info.architecture);
-  Result<Architecture> weights = read_architecture(reader, info);
+  Result<Decoder> weights = read_decoder(reader, file, info);
   if (!weights.ok()) return weights.status();
   if (Status status = reader.check_all_read(); !status.ok()) return status;
   count_weights(reader.weights(), info);
@@ -184,12 +228,28 @@ Result<std::vector<PagedCacheOptions>> Model::cache_options(
     return invalid_argument("a cache for " + std::to_string(options.max_tokens) +
                             " tokens; it must hold at least 1");
   }
-  PagedCacheOptions cache;
-  cache.spec = kv_spec(options.format);
-  cache.block_size = options.block_size;
-  cache.max_blocks = static_cast<int>(ceil_div(options.max_tokens, options.block_size));
-  cache.contiguous = options.contiguous;
-  return std::vector<PagedCacheOptions>{std::move(cache)};
+  if (options.max_sequences < 1 || options.max_batch_tokens < 1 ||
+      (options.window && *options.window < 1)) {
+    return invalid_argument("max_sequences, max_batch_tokens and window must be at least 1");
+  }
+  if (options.window && options.contiguous) {
+    return invalid_argument("a contiguous cache gives no blocks back; make it paged for a window");
+  }
+  std::vector<PagedCacheOptions> caches;
+  for (const LayerGroup& group : info().groups) {
+    PagedCacheOptions cache;
+    cache.spec = kv_spec(options.format);
+    cache.spec.layers.resize(group.layers.size());
+    cache.block_size = options.block_size;
+    cache.contiguous = options.contiguous;
+    // A contiguous cache keeps its rows: block i is page i.
+    if (!options.contiguous) cache.window = narrower(group.window, options.window);
+    const int64_t all = ceil_div(options.max_tokens, options.block_size);
+    const int64_t held = cache.window ? window_blocks(cache, options) : all;
+    cache.max_blocks = static_cast<int>(options.window ? held : std::min(all, held));
+    caches.push_back(std::move(cache));
+  }
+  return caches;
 }
 
 }  // namespace kvik

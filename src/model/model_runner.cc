@@ -4,7 +4,6 @@
 #include <cmath>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "kvik/backend/cpu_backend.h"
 #include "kvik/core/check.h"
@@ -17,6 +16,7 @@
 namespace kvik {
 namespace {
 
+using internal::Decoder;
 using internal::ForwardPass;
 using internal::Workspace;
 
@@ -57,27 +57,26 @@ double log_sum_exp(const float* x, int64_t count) {
 
 class ModelRunner::Impl {
  public:
-  Impl(std::shared_ptr<const Model> model, const RunnerOptions& options,
+  Impl(std::shared_ptr<const Model> model, const Decoder& decoder, const RunnerOptions& options,
        std::shared_ptr<ThreadTeam> team, std::shared_ptr<Backend> backend, MatMul matmul,
        Workspace workspace)
       : model_(std::move(model)),
+        decoder_(decoder),
         options_(options),
         team_(std::move(team)),
         backend_(std::move(backend)),
         matmul_(std::move(matmul)),
         workspace_(std::move(workspace)),
         score_logits_(static_cast<size_t>(kScoreRows) *
-                      static_cast<size_t>(model_->info().vocab_size)) {
+                      static_cast<size_t>(model_->info().vocab_size)),
+        windows_(model_->info().groups.size()) {
     tokens_.reserve(static_cast<size_t>(options.max_batch_tokens));
     requests_.reserve(static_cast<size_t>(options.max_batch_tokens));
   }
 
-  Status forward(const internal::Architecture& architecture, CacheSet& caches,
-                 std::span<const SequenceTokens> steps);
-  void logits(const internal::Architecture& architecture, int first_row, int num_rows,
-              float* logits);
-  void log_probabilities(const internal::Architecture& architecture, int first_row,
-                         std::span<const TokenId> targets, double* out);
+  Status forward(CacheSet& caches, std::span<const SequenceTokens> steps);
+  void logits(int first_row, int num_rows, float* logits);
+  void log_probabilities(int first_row, std::span<const TokenId> targets, double* out);
 
   const Model& model() const { return *model_; }
   const RunnerOptions& options() const { return options_; }
@@ -86,10 +85,11 @@ class ModelRunner::Impl {
   int num_rows() const { return num_rows_; }
 
  private:
-  Status check_caches(CacheSet& caches) const;
+  Status check_caches(CacheSet& caches);
   Status collect(std::span<const SequenceTokens> steps);
 
   std::shared_ptr<const Model> model_;
+  const Decoder& decoder_;  // of the model
   RunnerOptions options_;
   std::shared_ptr<ThreadTeam> team_;
   std::shared_ptr<Backend> backend_;
@@ -98,19 +98,29 @@ class ModelRunner::Impl {
   std::vector<float> score_logits_;
   std::vector<TokenId> tokens_;  // of the current step
   std::vector<AppendRequest> requests_;
+  std::vector<std::optional<int>> windows_;  // per cache of the current step's set
   int num_rows_ = 0;
 };
 
-Status ModelRunner::Impl::check_caches(CacheSet& caches) const {
+Status ModelRunner::Impl::check_caches(CacheSet& caches) {
   const ModelInfo& info = model_->info();
-  if (caches.num_caches() != 1) {
-    return invalid_argument("the model wants a set of 1 cache, not of " +
-                            std::to_string(caches.num_caches()));
+  if (caches.num_caches() != static_cast<int>(info.groups.size())) {
+    return invalid_argument("the model wants a set of " + std::to_string(info.groups.size()) +
+                            " caches, not of " + std::to_string(caches.num_caches()));
   }
-  const KvSpec& spec = caches.cache(0).spec();
-  if (spec.num_layers() != info.num_layers || spec.num_kv_heads != info.num_kv_heads ||
-      spec.head_dim_k != info.head_dim_k || spec.head_dim_v != info.head_dim_v) {
-    return invalid_argument("the cache was made for another model; use Model::cache_options");
+  for (size_t i = 0; i < info.groups.size(); ++i) {
+    const PagedCache& cache = caches.cache(static_cast<int>(i));
+    const KvSpec& spec = cache.spec();
+    if (spec.num_layers() != static_cast<int>(info.groups[i].layers.size()) ||
+        spec.num_kv_heads != info.num_kv_heads || spec.head_dim_k != info.head_dim_k ||
+        spec.head_dim_v != info.head_dim_v) {
+      return invalid_argument("cache " + std::to_string(i) +
+                              " was made for another model; use Model::cache_options");
+    }
+    // What a cache has given back, no layer may ask for.
+    const std::optional<int> held = cache.window();
+    const std::optional<int> wanted = info.groups[i].window;
+    windows_[i] = held && wanted ? std::min(*held, *wanted) : held ? held : wanted;
   }
   return {};
 }
@@ -140,43 +150,37 @@ Status ModelRunner::Impl::collect(std::span<const SequenceTokens> steps) {
   return {};
 }
 
-Status ModelRunner::Impl::forward(const internal::Architecture& architecture, CacheSet& caches,
-                                  std::span<const SequenceTokens> steps) {
+Status ModelRunner::Impl::forward(CacheSet& caches, std::span<const SequenceTokens> steps) {
   num_rows_ = 0;
   if (Status status = check_caches(caches); !status.ok()) return status;
   if (Status status = collect(steps); !status.ok()) return status;
   Result<SetPlan> plan = caches.reserve(requests_);
   if (!plan.ok()) return plan.status();
-  const ForwardPass pass{model_->info(), tokens_, caches, *plan,
+  const ForwardPass pass{model_->info(), tokens_, caches, *plan,     windows_,
                          *backend_,      matmul_, *team_, workspace_};
-  Status status = std::visit([&](const auto& each) { return each.run_layers(pass); }, architecture);
+  Status status = decoder_.run_layers(pass);
   if (status.ok()) status = caches.commit(std::move(plan).value());
   if (status.ok()) num_rows_ = static_cast<int>(tokens_.size());
   return status;
 }
 
-void ModelRunner::Impl::logits(const internal::Architecture& architecture, int first_row,
-                               int num_rows, float* logits) {
+void ModelRunner::Impl::logits(int first_row, int num_rows, float* logits) {
   KVIK_CHECK(first_row >= 0 && num_rows >= 0 && first_row + num_rows <= num_rows_,
              "the last pass left no such rows");
   const int64_t width = model_->info().embedding_dim;
-  std::visit(
-      [&](const auto& each) {
-        internal::rms_norm(*team_, workspace_.hidden + first_row * width, num_rows,
-                           each.output_norm, each.norm_epsilon, workspace_.normed);
-        matmul_.multiply(each.output, workspace_.normed, width, num_rows, logits,
-                         each.output.rows());
-      },
-      architecture);
+  internal::rms_norm(*team_, workspace_.hidden + first_row * width, num_rows, decoder_.output_norm,
+                     decoder_.norm_epsilon, workspace_.normed);
+  matmul_.multiply(decoder_.output, workspace_.normed, width, num_rows, logits,
+                   decoder_.output.rows());
 }
 
-void ModelRunner::Impl::log_probabilities(const internal::Architecture& architecture, int first_row,
-                                          std::span<const TokenId> targets, double* out) {
+void ModelRunner::Impl::log_probabilities(int first_row, std::span<const TokenId> targets,
+                                          double* out) {
   const int64_t vocab_size = model_->info().vocab_size;
   const int count = static_cast<int>(targets.size());
   for (int begin = 0; begin < count; begin += kScoreRows) {
     const int rows = std::min(kScoreRows, count - begin);
-    logits(architecture, first_row + begin, rows, score_logits_.data());
+    logits(first_row + begin, rows, score_logits_.data());
     team_->run([&](int thread) {
       const Range share = static_share(rows, thread, team_->size());
       for (int64_t i = share.begin; i < share.end; ++i) {
@@ -207,9 +211,10 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(std::shared_ptr<const M
   if (!matmul.ok()) return matmul.status();
   Result<Workspace> workspace = Workspace::create(model->info(), options.max_batch_tokens);
   if (!workspace.ok()) return workspace.status();
-  auto impl =
-      std::make_unique<Impl>(std::move(model), options, std::move(team), std::move(backend).value(),
-                             std::move(matmul).value(), std::move(workspace).value());
+  const Decoder& decoder = model->parts_->decoder;
+  auto impl = std::make_unique<Impl>(std::move(model), decoder, options, std::move(team),
+                                     std::move(backend).value(), std::move(matmul).value(),
+                                     std::move(workspace).value());
   return std::unique_ptr<ModelRunner>(new ModelRunner(std::move(impl)));
 }
 
@@ -222,7 +227,9 @@ const std::shared_ptr<Backend>& ModelRunner::backend() const { return impl_->bac
 CpuIsa ModelRunner::isa() const { return impl_->isa(); }
 int ModelRunner::num_rows() const { return impl_->num_rows(); }
 
-Result<CacheSet> ModelRunner::make_caches(const ModelCacheOptions& options) const {
+Result<CacheSet> ModelRunner::make_caches(const ModelCacheOptions& model_options) const {
+  ModelCacheOptions options = model_options;
+  options.max_batch_tokens = impl_->options().max_batch_tokens;
   Result<std::vector<PagedCacheOptions>> caches = model().cache_options(options);
   if (!caches.ok()) return caches.status();
   int64_t bytes = 0;
@@ -243,20 +250,20 @@ Result<CacheSet> ModelRunner::make_caches(const ModelCacheOptions& options) cons
 }
 
 Status ModelRunner::forward(CacheSet& caches, std::span<const SequenceTokens> steps) {
-  return impl_->forward(impl_->model().parts_->architecture, caches, steps);
+  return impl_->forward(caches, steps);
 }
 
 void ModelRunner::logits(int first_row, int num_rows, std::span<float> logits) {
   KVIK_CHECK(
       static_cast<int64_t>(logits.size()) == int64_t{num_rows} * impl_->model().info().vocab_size,
       "logits must be num_rows * vocab_size long");
-  impl_->logits(impl_->model().parts_->architecture, first_row, num_rows, logits.data());
+  impl_->logits(first_row, num_rows, logits.data());
 }
 
 void ModelRunner::log_probabilities(int first_row, std::span<const TokenId> targets,
                                     std::span<double> out) {
   KVIK_CHECK(targets.size() == out.size(), "one result per target");
-  impl_->log_probabilities(impl_->model().parts_->architecture, first_row, targets, out.data());
+  impl_->log_probabilities(first_row, targets, out.data());
 }
 
 }  // namespace kvik

@@ -53,6 +53,15 @@ TEST(Model, MakesCacheOptionsOrNamesWhatIsWrong) {
   ASSERT_EQ(options.size(), 1U);
   EXPECT_EQ(options[0].max_blocks, 4);
   EXPECT_THAT(model->cache_options({.block_size = 24}).status().message(), HasSubstr("block"));
+  EXPECT_FALSE(options[0].window);
+  // A window bounds the blocks, whatever max_tokens says: what it sees, the rollback slack, a
+  // batch.
+  const auto rolling =
+      model->cache_options({.max_tokens = 4096, .window = 100, .max_batch_tokens = 60}).value();
+  EXPECT_EQ(rolling[0].window, 100);
+  EXPECT_EQ(rolling[0].max_blocks, (100 + 64 + 60) / 16 + 2);
+  EXPECT_THAT(model->cache_options({.contiguous = true, .window = 9}).status().message(),
+              HasSubstr("contiguous"));
   EXPECT_THAT(model->cache_options({.max_tokens = 0}).status().message(), HasSubstr("at least 1"));
 }
 
@@ -87,6 +96,29 @@ TEST(Model, NamesAnArchitectureThatItDoesNotKnow) {
   TinyModel tiny;
   tiny.architecture = "mamba";
   expect_refused(tiny, StatusCode::unsupported, "\"mamba\"", "llama");
+}
+
+TEST(Model, NamesTheKindOfLayersThatItDoesNotCompute) {
+  const std::pair<const char*, const char*> kinds[] = {{"expert_count", "mixture of experts"},
+                                                       {"attention.kv_lora_rank", "MLA"},
+                                                       {"ssm.state_size", "recurrent"},
+                                                       {"wkv.head_size", "recurrent"}};
+  for (const char* architecture : {"llama", "another"}) {
+    for (const auto& [key, what] : kinds) {
+      TinyModel tiny;
+      tiny.architecture = architecture;
+      tiny.more_metadata = [&](testing::GgufWriter& writer) {
+        writer.add_u32(std::string(architecture) + "." + key, 8);
+      };
+      expect_refused(tiny, StatusCode::unsupported, what, architecture);
+    }
+  }
+  // No experts are no experts.
+  TinyModel dense;
+  dense.more_metadata = [](testing::GgufWriter& writer) {
+    writer.add_u32("llama.expert_count", 0);
+  };
+  EXPECT_TRUE(dense.load().ok());
 }
 
 TEST(Model, RefusesATensorThatItWouldIgnore) {

@@ -54,13 +54,18 @@ void apply_yarn(const Yarn& yarn, double base, int rope_dim, Rope& rope) {
   rope.magnitude = yarn.attention_factor * (1 + 0.1 * std::log(yarn.factor));
 }
 
-Rope read_rope(ModelFileReader& reader, int rope_dim) {
-  const double base = reader.positive_or("rope.freq_base", 10000);
+Rope plain_rope(double base, int rope_dim) {
   Rope rope;
   rope.frequency.resize(static_cast<size_t>(rope_dim / 2));
   for (size_t i = 0; i < rope.frequency.size(); ++i) {
     rope.frequency[i] = std::pow(base, -2.0 * static_cast<double>(i) / rope_dim);
   }
+  return rope;
+}
+
+Rope read_rope(ModelFileReader& reader, int rope_dim) {
+  const double base = reader.positive_or("rope.freq_base", 10000);
+  Rope rope = plain_rope(base, rope_dim);
   slow_down(reader, base, rope_dim, rope);
   constexpr const char* kFactors = "rope_freqs.weight";
   if (!reader.has_tensor(kFactors)) return rope;
@@ -88,14 +93,19 @@ void rope_angles(const Rope& rope, std::span<const int32_t> positions, float* co
   }
 }
 
-void rotate_heads(float* row, int num_heads, int head_dim, const float* cos, const float* sin,
-                  int num_pairs) noexcept {
+void rotate_heads(float* row, int num_heads, int head_dim, RopePairs pairs, const float* cos,
+                  const float* sin, int num_pairs) noexcept {
+  const bool halves = pairs == RopePairs::halves;
+  const int step = halves ? 1 : 2;
+  const int apart = halves ? num_pairs : 1;
   for (int head = 0; head < num_heads; ++head, row += head_dim) {
     for (int i = 0; i < num_pairs; ++i) {
-      const float a = row[2 * i];
-      const float b = row[2 * i + 1];
-      row[2 * i] = a * cos[i] - b * sin[i];
-      row[2 * i + 1] = a * sin[i] + b * cos[i];
+      float& first = row[step * i];
+      float& second = row[step * i + apart];
+      const float a = first;
+      const float b = second;
+      first = a * cos[i] - b * sin[i];
+      second = a * sin[i] + b * cos[i];
     }
   }
 }

@@ -10,7 +10,10 @@
 
 namespace kvik::internal {
 
-// Pair i of a head (dims 2i and 2i + 1) at position p turns by the angle p * frequency[i].
+// Which dims of a head turn together, of those that turn: 2i and 2i + 1, or i and i + num_pairs.
+enum class RopePairs : uint8_t { neighbours, halves };
+
+// Pair i of a head at position p turns by the angle p * frequency[i].
 struct Rope {
   std::vector<double> frequency;  // rope_dim / 2
   double magnitude = 1;           // cos and sin are multiplied by it
@@ -29,6 +32,9 @@ struct Yarn {
 };
 void apply_yarn(const Yarn& yarn, double base, int rope_dim, Rope& rope);
 
+// base^(-2i / rope_dim), without scaling.
+Rope plain_rope(double base, int rope_dim);
+
 // Reads `rope.*`: base frequency base^(-2i / rope_dim), slowed by linear scaling or YaRN, and
 // divided by rope_freqs.weight[i] where the file has that tensor (Llama 3.1). Refuses other
 // scalings by name. Errors go to the reader.
@@ -39,7 +45,7 @@ Rope read_rope(ModelFileReader& reader, int rope_dim);
 void rope_angles(const Rope& rope, std::span<const int32_t> positions, float* cos, float* sin);
 
 // Turns the first 2 * num_pairs dims of each head of one token, in place.
-void rotate_heads(float* row, int num_heads, int head_dim, const float* cos, const float* sin,
-                  int num_pairs) noexcept;
+void rotate_heads(float* row, int num_heads, int head_dim, RopePairs pairs, const float* cos,
+                  const float* sin, int num_pairs) noexcept;
 
 }  // namespace kvik::internal

@@ -8,14 +8,6 @@
 namespace kvik::internal {
 namespace {
 
-Rope plain_rope(double base, int rope_dim) {
-  Rope rope;
-  for (int i = 0; i < rope_dim / 2; ++i) {
-    rope.frequency.push_back(std::pow(base, -2.0 * i / rope_dim));
-  }
-  return rope;
-}
-
 // Base 10000 and 128 dims over 4096 tokens: pair 20.9 makes 32 turns, pair 45.03 makes one.
 TEST(Rope, YarnKeepsFastPairsSlowsSlowOnesAndJoinsThem) {
   const Rope plain = plain_rope(10000, 128);
@@ -48,8 +40,17 @@ TEST(Rope, TurnsNeighbouringPairsAndLeavesTheRest) {
   float row[] = {1, 0, 0, 2, 5, 1, 0, 0, 2, 5};
   const float cos[] = {0, 0.6f};
   const float sin[] = {1, 0.8f};
-  rotate_heads(row, 2, 5, cos, sin, 2);
+  rotate_heads(row, 2, 5, RopePairs::neighbours, cos, sin, 2);
   const float expected[] = {0, 1, -1.6f, 1.2f, 5};
+  for (int i = 0; i < 10; ++i) EXPECT_FLOAT_EQ(row[i], expected[i % 5]) << i;
+}
+
+TEST(Rope, TurnsHalvesAndLeavesTheRest) {
+  float row[] = {1, 0, 0, 2, 5, 1, 0, 0, 2, 5};
+  const float cos[] = {0, 0.6f};
+  const float sin[] = {1, 0.8f};
+  rotate_heads(row, 2, 5, RopePairs::halves, cos, sin, 2);
+  const float expected[] = {0, -1.6f, 1, 1.2f, 5};
   for (int i = 0; i < 10; ++i) EXPECT_FLOAT_EQ(row[i], expected[i % 5]) << i;
 }
 

@@ -87,8 +87,10 @@ class TinyModel {
     return Model::from_gguf(std::move(file).value());
   }
 
-  // Logits after each token, in double, with keys and values kept as they are.
-  std::vector<std::vector<double>> logits(const std::vector<TokenId>& tokens) const;
+  // Logits after each token, in double, with keys and values kept as they are. Each token sees the
+  // newest `window` ones, itself included.
+  std::vector<std::vector<double>> logits(const std::vector<TokenId>& tokens,
+                                          size_t window = SIZE_MAX) const;
 
  private:
   using Row = std::vector<double>;
@@ -183,20 +185,22 @@ class TinyModel {
       }
     }
   }
-  // Attention of the newest query over all keys.
-  Row attend(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& values) const {
+  // Attention of the newest query over the newest `window` keys.
+  Row attend(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& values,
+             size_t window) const {
+    const size_t first = keys.size() > window ? keys.size() - window : 0;
     const auto dim = static_cast<size_t>(shape_.head_dim);
     Row out(q.size());
     for (size_t head = 0; head < static_cast<size_t>(shape_.num_heads); ++head) {
       const size_t kv = head / static_cast<size_t>(shape_.num_heads / shape_.num_kv_heads) * dim;
       Row scores(keys.size());
       double sum = 0;
-      for (size_t t = 0; t < keys.size(); ++t) {
+      for (size_t t = first; t < keys.size(); ++t) {
         for (size_t d = 0; d < dim; ++d) scores[t] += q[head * dim + d] * keys[t][kv + d];
         scores[t] = std::exp(scores[t] / std::sqrt(static_cast<double>(dim)));
         sum += scores[t];
       }
-      for (size_t t = 0; t < keys.size(); ++t) {
+      for (size_t t = first; t < keys.size(); ++t) {
         for (size_t d = 0; d < dim; ++d) out[head * dim + d] += scores[t] / sum * values[t][kv + d];
       }
     }
@@ -209,8 +213,8 @@ class TinyModel {
   std::vector<std::byte> bytes_;
 };
 
-inline std::vector<std::vector<double>> TinyModel::logits(
-    const std::vector<TokenId>& tokens) const {
+inline std::vector<std::vector<double>> TinyModel::logits(const std::vector<TokenId>& tokens,
+                                                          size_t window) const {
   const std::vector<float> embedding = floats("token_embd.weight");
   const auto width = static_cast<size_t>(shape_.embedding_dim);
   const auto num_layers = static_cast<size_t>(shape_.num_layers);
@@ -232,7 +236,7 @@ inline std::vector<std::vector<double>> TinyModel::logits(
       rotate(k, static_cast<int>(position));
       keys[layer].push_back(std::move(k));
       values[layer].push_back(product(prefix + "attn_v.weight", x));
-      add(product(prefix + "attn_output.weight", attend(q, keys[layer], values[layer])));
+      add(product(prefix + "attn_output.weight", attend(q, keys[layer], values[layer], window)));
       const Row z = normed(prefix + "ffn_norm.weight", hidden);
       Row gate = product(prefix + "ffn_gate.weight", z);
       const Row up = product(prefix + "ffn_up.weight", z);

@@ -102,6 +102,7 @@ class KVIK_API PagedCache {
 
   const KvSpec& spec() const;
   int block_size() const;
+  std::optional<int> window() const;  // as made
   CacheStats stats() const;
 
   // Pointer to K (or V) of all pages of a layer; page p of head h lies as KvView says. For tools

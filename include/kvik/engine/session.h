@@ -19,8 +19,16 @@
 
 namespace kvik {
 
+// What happens when the context is full.
+enum class Overflow : uint8_t {
+  stop,    // nothing more fits
+  window,  // it goes on: each token sees the newest `context` tokens, older rows are given back.
+           // Positions keep counting; nothing is moved or computed again.
+};
+
 struct SessionOptions {
   std::optional<int> context = std::nullopt;  // tokens; none: as the model was trained
+  Overflow overflow = Overflow::stop;
   KvFormat kv_format = {};
   int block_size = 16;
   bool contiguous = false;
@@ -96,8 +104,9 @@ class KVIK_API Session {
   Status feed(std::span<const TokenId> tokens);
 
   // Forgets the tokens after the longest common prefix with `prompt` (at most prompt.size() - 1, so
-  // that the last one is computed) and returns its length. feed(prompt.subspan(that)) completes the
-  // prompt. Tokens that were not computed yet count only up to what the cache holds.
+  // that the last one is computed) and returns its length; 0, and everything is forgotten, when
+  // rows that the shorter text would see have left a window. feed(prompt.subspan(that)) completes
+  // the prompt. Tokens that were not computed yet count only up to what the cache holds.
   Result<int> rewind_to(std::span<const TokenId> prompt);
   // Keeps the first num_tokens tokens. Errors: invalid_argument unless 0 <= num_tokens <= size.
   Status truncate(int num_tokens);
@@ -120,7 +129,7 @@ class KVIK_API Session {
   void reset_timings() { timings_ = {}; }
 
  private:
-  Session(std::shared_ptr<ModelRunner> runner, CacheSet caches, int context);
+  Session(std::shared_ptr<ModelRunner> runner, CacheSet caches, int context, Overflow overflow);
 
   Status check_room(std::span<const TokenId> tokens) const;
   Status compute_pending();
@@ -130,6 +139,7 @@ class KVIK_API Session {
   CacheSet caches_;
   Sequence sequence_;
   int context_;
+  int max_tokens_;               // the context, or what positions can count
   std::vector<TokenId> tokens_;  // the first sequence_.num_cached() of them are in the cache
   std::vector<float> logits_;
   bool has_logits_ = false;

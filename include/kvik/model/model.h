@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,8 +29,14 @@ struct ModelOptions {
   int num_threads = 1;
 };
 
+// Layers that share a cache, in order.
+struct LayerGroup {
+  std::vector<int> layers;
+  std::optional<int> window = std::nullopt;  // a query at p sees keys p - window + 1 to p
+};
+
 struct ModelInfo {
-  std::string architecture;  // "llama"
+  std::string architecture;  // "llama", "qwen2", "qwen3" or "gemma3"
   std::string name;          // general.name; empty if the file has none
   int num_layers = 0;
   int embedding_dim = 0;
@@ -44,6 +51,7 @@ struct ModelInfo {
   int64_t num_parameters = 0;
   int64_t weight_bytes = 0;  // as stored
   bool tied_embeddings = false;
+  std::vector<LayerGroup> groups;  // one cache of the set each; every layer in one of them
   // Tokens that end an answer: EOS, and those that the file or their spelling mark as ends of a
   // turn. Ascending.
   std::vector<TokenId> end_tokens;
@@ -54,8 +62,15 @@ struct ModelCacheOptions {
   KvFormat format = {};
   int block_size = 16;   // tokens, a multiple of 16
   int max_tokens = 512;  // over all sequences; rounded up to whole blocks
-  // One sequence whose block i is page i: its rows lie one after the other.
+  // One sequence whose block i is page i: its rows lie one after the other. Layers with a window
+  // then keep all rows instead of giving blocks back.
   bool contiguous = false;
+  // Every layer sees the newest `window` tokens at most, and a sequence may grow past max_tokens:
+  // the blocks of older tokens are given back. Changes results once a sequence is longer.
+  std::optional<int> window = std::nullopt;
+  // Bounds the room of layers with a window: sequences (forks included) and new tokens of a step.
+  int max_sequences = 1;
+  int max_batch_tokens = 512;
 };
 
 // Immutable after load(): any number of threads may read it, and any number of runners share it.

@@ -52,8 +52,10 @@ class KVIK_API ModelRunner {
   // Instruction set of the kernels.
   CpuIsa isa() const;
 
-  // A set of caches for this model on this back end. Errors: as Model::cache_options and
-  // CacheSet::create; out_of_memory when the rows of max_tokens exceed what the system can give.
+  // A set of caches for this model on this back end, with this runner's max_batch_tokens. Layers
+  // see the narrower of their own window and that of their cache. Errors: as Model::cache_options
+  // and CacheSet::create; out_of_memory when the rows of max_tokens exceed what the system can
+  // give.
   Result<CacheSet> make_caches(const ModelCacheOptions& options) const;
 
   // One step: reserve, all layers, commit. Afterwards the sequences hold the new tokens, and the
