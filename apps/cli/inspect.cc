@@ -30,6 +30,7 @@ struct InspectOptions {
 struct KvRow {
   std::string type_k, type_v;
   int64_t bytes_per_token = 0;
+  int64_t growing_bytes_per_token = 0;  // of layers without a window
   CacheSize size;
 };
 
@@ -100,16 +101,18 @@ std::vector<AppendRun> runs_of(const KvTable& table, int batch) {
 
 Result<KvRow> predict(const Model& model, const InspectOptions& options, const KvTable& table,
                       const std::string& type_k, const std::string& type_v) {
-  KvRow row{type_k, type_v, 0, {}};
+  KvRow row{type_k, type_v, 0, 0, {}};
   ModelCacheOptions cache;
   cache.format = kv_format(type_k, type_v);
   cache.block_size = options.block_size;
   cache.max_tokens = table.context;
   cache.contiguous = options.layout == "contiguous";
+  cache.max_batch_tokens = options.batch;
   Result<std::vector<PagedCacheOptions>> caches = model.cache_options(cache);
   if (!caches.ok()) return caches.status();
   for (const PagedCacheOptions& one : *caches) {
     row.bytes_per_token += token_bytes(one.spec);
+    if (!one.window) row.growing_bytes_per_token += token_bytes(one.spec);
     Result<CacheSize> size = predict_cache_size(one, runs_of(table, options.batch));
     if (!size.ok()) return size.status();
     row.size.num_tokens = size->num_tokens;
@@ -157,6 +160,7 @@ ordered_json kv_json(const InspectOptions& options, const KvTable& table) {
     formats.push_back({{"type_k", row.type_k},
                        {"type_v", row.type_v},
                        {"bytes_per_token", row.bytes_per_token},
+                       {"growing_bytes_per_token", row.growing_bytes_per_token},
                        {"committed_bytes", row.size.committed_bytes},
                        {"nbytes", row.size.nbytes},
                        {"committed_blocks", row.size.committed_blocks},
@@ -229,6 +233,9 @@ std::string kv_text(const InspectOptions& options, const KvTable& table) {
                    static_cast<long long>(row.bytes_per_token),
                    static_cast<long long>(row.size.committed_bytes),
                    bytes_text(row.size.committed_bytes).c_str());
+    if (row.growing_bytes_per_token == row.bytes_per_token) continue;
+    text += format("  %-10s %16lld of these where the text is longer than the windows\n", "",
+                   static_cast<long long>(row.growing_bytes_per_token));
   }
   return text;
 }
