@@ -1,6 +1,7 @@
 // Products of packed weights: GB/s of weights for one row of x, beside the read rate of the same
 // threads in the same round, and GFLOP/s for 512 rows. Prints JSON.
 //   matmul_bench [threads=2] [rounds=7] [mebibytes=512] [instruction set: scalar|avx2|avx512]
+//                [weight type, such as q4_k; all of them otherwise]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "kvik/model/matmul.h"
+#include "model/weight_scales_test_util.h"
 
 namespace {
 
@@ -22,8 +24,10 @@ using kvik::ThreadTeam;
 using kvik::Weight;
 using kvik::WeightType;
 
-constexpr int64_t kRows = 1536;  // the shape of a feed-forward weight of a small model
-constexpr int64_t kCols = 576;
+// The shape of a feed-forward weight of a small model; rows of super blocks are a little longer.
+constexpr int64_t kRows = 1536;
+constexpr int64_t kMaxCols = 768;
+int64_t cols_of(WeightType type) { return kvik::weight_block_values(type) == 256 ? kMaxCols : 576; }
 constexpr int64_t kBatch = 512;
 
 double seconds_now() {
@@ -51,14 +55,13 @@ void fill(Buffer& buffer, WeightType type, int64_t bytes) {
     const uint64_t value = random();
     std::memcpy(buffer.data() + i, &value, sizeof value);
   }
-  const int64_t elements = type <= WeightType::bf16 ? 1 : 32;
-  const int64_t block = kvik::weight_row_bytes(type, elements).value();
-  const bool two_scales = type == WeightType::q4_1 || type == WeightType::q5_1;
+  const int64_t block = kvik::weight_row_bytes(type, kvik::weight_block_values(type)).value();
   const uint16_t scale = type == WeightType::f32 || type == WeightType::bf16 ? 0x3d01 : 0x2c01;
   for (int64_t i = 0; i + block <= bytes; i += block) {
     std::byte* p = buffer.data() + i + (type == WeightType::f32 ? 2 : 0);
-    std::memcpy(p, &scale, sizeof scale);
-    if (two_scales) std::memcpy(p + 2, &scale, sizeof scale);
+    for (const int at : kvik::testing::scale_offsets(type)) {
+      std::memcpy(p + at, &scale, sizeof scale);
+    }
   }
 }
 
@@ -85,30 +88,31 @@ struct Problem {
 
 Problem make_problem(WeightType type, const Buffer& buffer, int64_t bytes) {
   Problem problem{type, {}, {}, {}, {}};
-  const int64_t size = kvik::weight_row_bytes(type, kCols).value() * kRows;
+  const int64_t size = kvik::weight_row_bytes(type, cols_of(type)).value() * kRows;
   for (int64_t at = 0; at + size <= bytes; at += size) {
     const std::span<const std::byte> view(buffer.data() + at, static_cast<size_t>(size));
-    problem.weights.push_back(Weight::make(type, kRows, kCols, view).value());
+    problem.weights.push_back(Weight::make(type, kRows, cols_of(type), view).value());
   }
   return problem;
 }
 
 bool agrees_with_scalar(MatMul& matmul, ThreadTeam& team, const Weight& w,
                         const std::vector<float>& x) {
-  MatMul scalar = MatMul::create(CpuIsa::scalar, team, kCols).value();
+  MatMul scalar = MatMul::create(CpuIsa::scalar, team, kMaxCols).value();
   std::vector<float> expected(static_cast<size_t>(kRows * 5)), y(expected.size());
-  scalar.multiply(w, x.data(), kCols, 5, expected.data(), kRows);
-  matmul.multiply(w, x.data(), kCols, 5, y.data(), kRows);
+  scalar.multiply(w, x.data(), w.cols(), 5, expected.data(), kRows);
+  matmul.multiply(w, x.data(), w.cols(), 5, y.data(), kRows);
   if (std::memcmp(y.data(), expected.data(), y.size() * sizeof(float)) != 0) return false;
-  matmul.multiply(w, x.data(), kCols, 1, y.data(), kRows);
+  matmul.multiply(w, x.data(), w.cols(), 1, y.data(), kRows);
   return std::memcmp(y.data(), expected.data(), kRows * sizeof(float)) == 0;
 }
 
 void measure(Problem& problem, MatMul& matmul, ThreadTeam& team, const Buffer& buffer,
              int64_t bytes, const std::vector<float>& x, std::vector<float>& y) {
   const double before = read_rate(team, buffer, bytes);
+  const int64_t cols = cols_of(problem.type);
   double start = seconds_now();
-  for (const Weight& w : problem.weights) matmul.multiply(w, x.data(), kCols, 1, y.data(), kRows);
+  for (const Weight& w : problem.weights) matmul.multiply(w, x.data(), cols, 1, y.data(), kRows);
   const double elapsed = seconds_now() - start;
   const double after = read_rate(team, buffer, bytes);
   const auto used = static_cast<double>(problem.weights.size()) *
@@ -120,9 +124,10 @@ void measure(Problem& problem, MatMul& matmul, ThreadTeam& team, const Buffer& b
   start = seconds_now();
   for (size_t i = 0; i < kProducts; ++i) {
     const Weight& w = problem.weights[i % problem.weights.size()];
-    matmul.multiply(w, x.data(), kCols, kBatch, y.data(), kRows);
+    matmul.multiply(w, x.data(), cols, kBatch, y.data(), kRows);
   }
-  problem.flops.push_back(2.0 * kProducts * kRows * kCols * kBatch / (seconds_now() - start));
+  problem.flops.push_back(2.0 * kProducts * static_cast<double>(kRows * cols * kBatch) /
+                          (seconds_now() - start));
 }
 
 CpuIsa choose_set(const char* name) {
@@ -142,26 +147,30 @@ int main(int argc, char** argv) {
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 7;
   const int64_t bytes = (argc > 3 ? std::atoll(argv[3]) : 512) << 20;
   if (num_threads < 1 || rounds < 1 || bytes < int64_t{8} << 20) {
-    std::fprintf(stderr, "usage: matmul_bench [threads] [rounds] [mebibytes, 8 or more] [set]\n");
+    std::fprintf(stderr,
+                 "usage: matmul_bench [threads] [rounds] [mebibytes, 8 or more] [set] [type]\n");
     return 1;
   }
   const CpuIsa set = choose_set(argc > 4 ? argv[4] : nullptr);
   ThreadTeam team = ThreadTeam::create(num_threads).value();
   const bool pinned = team.pin();
-  MatMul matmul = MatMul::create(set, team, kCols).value();
-  std::vector<float> x(static_cast<size_t>(kBatch * kCols)), y(static_cast<size_t>(kBatch * kRows));
+  MatMul matmul = MatMul::create(set, team, kMaxCols).value();
+  std::vector<float> x(static_cast<size_t>(kBatch * kMaxCols)),
+      y(static_cast<size_t>(kBatch * kRows));
   std::mt19937 random(2);
   for (float& v : x) v = std::normal_distribution<float>()(random);
 
   Buffer buffer = allocate(bytes);
   std::printf(
       "{\"cpu\": \"%s\", \"set\": \"%s\", \"threads\": %d, \"pinned\": %s, \"rounds\": %d,\n"
-      " \"rows\": %lld, \"cols\": %lld, \"weight_bytes\": %lld,\n \"types\": [",
+      " \"rows\": %lld, \"weight_bytes\": %lld,\n \"types\": [",
       kvik::describe(kvik::detect_cpu_features()).c_str(),
       std::string(kvik::cpu_isa_name(set)).c_str(), num_threads, pinned ? "true" : "false", rounds,
-      static_cast<long long>(kRows), static_cast<long long>(kCols), static_cast<long long>(bytes));
+      static_cast<long long>(kRows), static_cast<long long>(bytes));
+  const char* separator = "";
   for (int t = 0; t < kvik::kNumWeightTypes; ++t) {
     const auto type = static_cast<WeightType>(t);
+    if (argc > 5 && kvik::weight_type_name(type) != argv[5]) continue;
     fill(buffer, type, bytes);
     Problem problem = make_problem(type, buffer, bytes);
     if (!agrees_with_scalar(matmul, team, problem.weights[0], x)) {
@@ -171,10 +180,13 @@ int main(int argc, char** argv) {
     }
     for (int i = 0; i < rounds; ++i) measure(problem, matmul, team, buffer, bytes, x, y);
     std::printf(
-        "%s\n  {\"type\": \"%s\", \"vector_gb_per_s\": %.2f, \"share_of_read_rate\": %.3f, "
+        "%s\n  {\"type\": \"%s\", \"cols\": %lld, \"vector_gb_per_s\": %.2f, "
+        "\"share_of_read_rate\": %.3f, "
         "\"batch_512_gflop_per_s\": %.1f}",
-        t == 0 ? "" : ",", std::string(kvik::weight_type_name(type)).c_str(),
-        median(problem.rates) / 1e9, median(problem.shares), median(problem.flops) / 1e9);
+        separator, std::string(kvik::weight_type_name(type)).c_str(),
+        static_cast<long long>(cols_of(type)), median(problem.rates) / 1e9, median(problem.shares),
+        median(problem.flops) / 1e9);
+    separator = ",";
   }
   std::printf("]}\n");
   return 0;

@@ -5,6 +5,7 @@
 //   q4_1: d, m, 16 bytes of nibbles            value = d·q + m
 //   q5_0: d, u32 of fifth bits, 16 bytes       value = d·(q − 16)
 //   q5_1: d, m, u32 of fifth bits, 16 bytes    value = d·q + m
+//   iq4_nl: d, 16 bytes of nibbles             value = d·kIq4NlValues[q]
 // Byte i of the nibbles holds value i (low) and value i + 16 (high); bit i of the u32 belongs to
 // value i. The product d·q is exact in f32 (11 significant bits times at most 8), so that only the
 // sum with m rounds, and a fused multiply-add gives the same bits as a product and a sum.
@@ -84,6 +85,20 @@ struct Q5_1Block {
     }
   }
   static bool finite(const std::byte* p) noexcept { return f16_finite(p) && f16_finite(p + 2); }
+};
+
+// Closer together near zero.
+alignas(16) inline constexpr int8_t kIq4NlValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                        1,    13,   25,  38,  53,  69,  89,  113};
+
+struct Iq4NlBlock {
+  static constexpr int kElements = 32;
+  static constexpr int kBytes = 18;
+  static void decode(const std::byte* p, float* out) noexcept {
+    const float d = f16_at(p);
+    for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(kIq4NlValues[nibble(p + 2, i)]);
+  }
+  static bool finite(const std::byte* p) noexcept { return f16_finite(p); }
 };
 
 }  // namespace kvik::internal

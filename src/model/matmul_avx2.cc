@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kvik/core/checked_math.h"
 #include "model/blocks_32.h"
+#include "model/blocks_k.h"
 #include "model/blocks_plain.h"
 #include "model/matmul_kernels.h"
 

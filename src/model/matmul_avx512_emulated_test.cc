@@ -11,9 +11,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "kvik/core/checked_math.h"
 #include "model/blocks_32.h"
+#include "model/blocks_k.h"
 #include "model/blocks_plain.h"
 #include "model/matmul_kernels.h"
 #include "model/matmul_test_util.h"
@@ -98,11 +100,11 @@ class EmulatedAvx512 : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(EmulatedAvx512, ProductsFollowTheRuleBitForBit) {
-  const bool plain = GetParam() <= static_cast<int>(WeightType::bf16);
+  const int64_t block = weight_block_values(static_cast<WeightType>(GetParam()));
   for (const int64_t rows : {1, 4, 7, 9}) {
     for (const int64_t n : {1, 2, 5, 6, 7, 13}) {
-      compare(rows, 96, n);
-      if (plain) compare(rows, 37, n);
+      compare(rows, block == 256 ? 512 : 96, n);
+      if (block == 1) compare(rows, 37, n);
     }
   }
 }

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "kvik/core/checked_math.h"
 #include "model/blocks_32.h"
+#include "model/blocks_k.h"
 #include "model/blocks_plain.h"
 #include "model/matmul_kernels.h"
 
@@ -49,6 +51,17 @@ struct Simd {
       Block::decode(p + i * Block::kBytes, values + i * Block::kElements);
     }
     for (int i = 0; i < kElements / 16; ++i) out[i] = load(values + 16 * i);
+  }
+  struct Opened {
+    float values[256];
+  };
+  template <class Block>
+  static void open(Block, const std::byte* p, Opened* opened) {
+    Block::decode(p, opened->values);
+  }
+  template <class Block>
+  static void unpack(Block, const std::byte*, const Opened& opened, int run, Part* out) {
+    for (int i = 0; i < 2; ++i) out[i] = load(opened.values + 32 * run + 16 * i);
   }
 };
 

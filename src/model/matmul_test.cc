@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 #include <tuple>
@@ -31,6 +32,7 @@ std::vector<float> multiply(CpuIsa set, int num_threads, const Weight& w,
 
 std::vector<int64_t> widths(WeightType type) {
   if (type <= WeightType::bf16) return {1, 15, 16, 17, 31, 64, 100};
+  if (weight_block_values(type) == 256) return {256, 512, 768};
   return {32, 64, 96, 576};
 }
 
@@ -96,7 +98,7 @@ TEST_P(MatMulSets, ResultsLieWithinTheRoundingBoundOfDoublePrecision) {
 
 // Strides wider than the rows; what lies between them is neither read into results nor written.
 TEST_P(MatMulSets, StridesLeaveGapsAlone) {
-  const int64_t rows = 5, cols = 64, n = 4, x_stride = 67, y_stride = 9;
+  const int64_t rows = 5, cols = widths(type()).back(), n = 4, x_stride = cols + 3, y_stride = 9;
   const RandomWeight w(type(), rows, cols, 3);
   const std::vector<float> dense = random_floats(n * cols, 7);
   std::vector<float> x(static_cast<size_t>(n * x_stride), std::numeric_limits<float>::quiet_NaN());
@@ -116,13 +118,46 @@ TEST_P(MatMulSets, StridesLeaveGapsAlone) {
 }
 
 TEST_P(MatMulSets, ANonFiniteXReachesItsOwnRowOnly) {
-  const int64_t cols = 64, n = 7;
+  const int64_t cols = widths(type()).back(), n = 7;
   const RandomWeight w(type(), 6, cols, 3);
   std::vector<float> x = random_floats(n * cols, 7);
   x[static_cast<size_t>(3 * cols + 5)] = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> y = multiply(set(), 1, w.weight, x, n);
   for (int64_t i = 0; i < n * 6; ++i) {
     EXPECT_EQ(std::isnan(y[static_cast<size_t>(i)]), i / 6 == 3) << i;
+  }
+}
+
+// No such weight passes check_finite; still the row alone suffers, and as the rule says.
+TEST_P(MatMulSets, ANonFiniteScaleReachesItsOwnOutputsOnly) {
+  const int64_t cols = widths(type()).back(), rows = 6;
+  RandomWeight w(type(), rows, cols, 3);
+  const bool is_f32 = type() == WeightType::f32 || type() == WeightType::bf16;
+  // NaN and both infinities.
+  const std::array<uint16_t, 3> bad = is_f32 ? std::array<uint16_t, 3>{0x7fc0, 0x7f80, 0xff80}
+                                             : std::array<uint16_t, 3>{0x7e00, 0x7c00, 0xfc00};
+  for (const int64_t n : {1, 4}) {
+    const std::vector<float> x = random_floats(n * cols, 7);
+    for (const uint16_t bits : bad) {
+      for (const int at : testing::scale_offsets(type())) {
+        std::byte* p = w.bytes.data() + 2 * w.weight.row_bytes() + at;
+        uint16_t kept = 0;
+        if (type() == WeightType::f32) p += 2;
+        std::memcpy(&kept, p, 2);
+        std::memcpy(p, &bits, 2);
+        const std::vector<float> y = multiply(set(), 1, w.weight, x, n);
+        const std::vector<float> expected = products_by_rule(w.weight, x, n);
+        std::memcpy(p, &kept, 2);
+        for (size_t i = 0; i < y.size(); ++i) {
+          EXPECT_EQ(std::isfinite(y[i]), i % rows != 2) << i;
+          if (std::isnan(expected[i])) {
+            EXPECT_TRUE(std::isnan(y[i])) << i;  // of whatever payload
+          } else {
+            EXPECT_EQ(y[i], expected[i]) << i;
+          }
+        }
+      }
+    }
   }
 }
 
@@ -141,19 +176,21 @@ INSTANTIATE_TEST_SUITE_P(
 // d·q were not exact, and zeros of both signs.
 TEST(MatMul, ExtremeScalesFollowTheRuleBitForBit) {
   const uint16_t scales[] = {0x0001, 0x8001, 0x03ff, 0x7bff, 0xfbff, 0x8000, 0x0000, 0x3c01};
-  for (const WeightType type :
-       {WeightType::q8_0, WeightType::q4_0, WeightType::q4_1, WeightType::q5_0, WeightType::q5_1}) {
-    RandomWeight w(type, 8, 256, 11);
-    const bool offset = type == WeightType::q4_1 || type == WeightType::q5_1;
-    const int64_t block = weight_row_bytes(type, 32).value();
+  for (int t = 0; t < kNumWeightTypes; ++t) {
+    const auto type = static_cast<WeightType>(t);
+    const int64_t values = weight_block_values(type);
+    if (values == 1) continue;
+    RandomWeight w(type, 8, 8 * values, 11);
+    const std::span<const int> offsets = testing::scale_offsets(type);
+    const int64_t block = weight_row_bytes(type, values).value();
     for (size_t r = 0; r < 8; ++r) {
       for (size_t b = 0; b < 8; ++b) {
         std::byte* p = w.bytes.data() + static_cast<int64_t>(r * 8 + b) * block;
-        std::memcpy(p, &scales[r], 2);
-        if (offset) std::memcpy(p + 2, &scales[b], 2);
+        std::memcpy(p + offsets[0], &scales[r], 2);
+        if (offsets.size() > 1) std::memcpy(p + offsets[1], &scales[b], 2);
       }
     }
-    const std::vector<float> x = random_floats(256 * 4, 7);
+    const std::vector<float> x = random_floats(8 * values * 4, 7);
     for (const CpuIsa set : available_cpu_isas(detect_cpu_features())) {
       for (const int64_t n : {1, 4}) {
         EXPECT_TRUE(same_bits(multiply(set, 1, w.weight, x, n), products_by_rule(w.weight, x, n)))
@@ -195,6 +232,32 @@ TEST(MatMul, SeveralWeightsInOneCallGiveWhatEachGivesAlone) {
     EXPECT_TRUE(same_bits(yq, products_by_rule(q.weight, x, n)));
     EXPECT_TRUE(same_bits(yk, products_by_rule(k.weight, x, n)));
     EXPECT_TRUE(same_bits(yv, products_by_rule(v.weight, x, n)));
+  }
+}
+
+TEST(MatMul, OneCallMayMixAllTypes) {
+  constexpr int64_t kCols = 512;
+  const std::vector<float> x = random_floats(kCols * 5, 7);
+  std::vector<RandomWeight> weights;
+  for (int t = 0; t < kNumWeightTypes; ++t) {
+    weights.emplace_back(static_cast<WeightType>(t), 3 + t, kCols, static_cast<uint32_t>(t));
+  }
+  for (const CpuIsa set : available_cpu_isas(detect_cpu_features())) {
+    ThreadTeam team = ThreadTeam::create(2).value();
+    MatMul matmul = MatMul::create(set, team, kCols).value();
+    for (const int64_t n : {1, 5}) {
+      std::vector<std::vector<float>> y;
+      std::vector<WeightProduct> products;
+      for (const RandomWeight& w : weights) {
+        y.emplace_back(static_cast<size_t>(n * w.weight.rows()));
+        products.push_back({w.weight, y.back().data(), w.weight.rows()});
+      }
+      matmul.multiply(products, x.data(), kCols, n);
+      for (size_t i = 0; i < weights.size(); ++i) {
+        EXPECT_TRUE(same_bits(y[i], products_by_rule(weights[i].weight, x, n)))
+            << cpu_isa_name(set) << " " << weight_type_name(weights[i].weight.type());
+      }
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvik/model/weights.h"
+#include "model/weight_scales_test_util.h"
 
 namespace kvik::testing {
 
@@ -37,12 +38,12 @@ struct RandomWeight {
   template <class Function>
   void for_each_scale(WeightType type, Function set) {
     const auto block =
-        static_cast<size_t>(weight_row_bytes(type, type <= WeightType::bf16 ? 1 : 32).value());
+        static_cast<size_t>(weight_row_bytes(type, weight_block_values(type)).value());
+    const bool is_f32 = type == WeightType::f32 || type == WeightType::bf16;
     for (size_t at = 0; at < bytes.size(); at += block) {
-      if (type == WeightType::f32) set(bytes.data() + at + 2, true);
-      if (type == WeightType::bf16) set(bytes.data() + at, true);
-      if (type != WeightType::f32 && type != WeightType::bf16) set(bytes.data() + at, false);
-      if (type == WeightType::q4_1 || type == WeightType::q5_1) set(bytes.data() + at + 2, false);
+      for (const int offset : scale_offsets(type)) {
+        set(bytes.data() + at + offset + (type == WeightType::f32 ? 2 : 0), is_f32);
+      }
     }
   }
 };

@@ -7,6 +7,7 @@
 #include "kvik/model/ggml_type.h"
 #include "kvik/model/gguf.h"
 #include "model/blocks_32.h"
+#include "model/blocks_k.h"
 #include "model/blocks_plain.h"
 #include "model/gguf_parser.h"
 
@@ -50,10 +51,13 @@ constexpr TypeEntry entry(std::string_view name, uint32_t ggml_type) {
 
 // In the order of WeightType.
 constexpr std::array<TypeEntry, kNumWeightTypes> kTypes = {
-    entry<internal::F32Block>("f32", 0),    entry<internal::F16Block>("f16", 1),
-    entry<internal::Bf16Block>("bf16", 30), entry<internal::Q8_0Block>("q8_0", 8),
-    entry<internal::Q4_0Block>("q4_0", 2),  entry<internal::Q4_1Block>("q4_1", 3),
-    entry<internal::Q5_0Block>("q5_0", 6),  entry<internal::Q5_1Block>("q5_1", 7)};
+    entry<internal::F32Block>("f32", 0),       entry<internal::F16Block>("f16", 1),
+    entry<internal::Bf16Block>("bf16", 30),    entry<internal::Q8_0Block>("q8_0", 8),
+    entry<internal::Q4_0Block>("q4_0", 2),     entry<internal::Q4_1Block>("q4_1", 3),
+    entry<internal::Q5_0Block>("q5_0", 6),     entry<internal::Q5_1Block>("q5_1", 7),
+    entry<internal::Iq4NlBlock>("iq4_nl", 20), entry<internal::Q2_KBlock>("q2_k", 10),
+    entry<internal::Q3_KBlock>("q3_k", 11),    entry<internal::Q4_KBlock>("q4_k", 12),
+    entry<internal::Q5_KBlock>("q5_k", 13),    entry<internal::Q6_KBlock>("q6_k", 14)};
 
 const TypeEntry& entry_of(WeightType type) { return kTypes[static_cast<size_t>(type)]; }
 
@@ -67,6 +71,8 @@ std::optional<WeightType> weight_type_from_ggml(uint32_t ggml_type) {
   }
   return std::nullopt;
 }
+
+int64_t weight_block_values(WeightType type) { return entry_of(type).block_elements; }
 
 std::optional<int64_t> weight_row_bytes(WeightType type, int64_t cols) {
   const TypeEntry& t = entry_of(type);
@@ -107,7 +113,7 @@ Result<Weight> find_weight(const GgufFile& file, std::string_view name) {
     // tensor_bytes() knew the type, so its name is known.
     return unsupported("tensor " + quoted(name) + " has type " +
                        std::string(ggml_type_info(tensor->type)->name) +
-                       ", which kvik cannot compute with; quantize the model to Q8_0 or Q4_1");
+                       ", which kvik cannot compute with; quantize the model to Q8_0 or Q4_K");
   }
   // The reader has checked that the product of all dimensions fits.
   const int64_t rows = tensor->shape[1] * tensor->shape[2] * tensor->shape[3];

@@ -15,13 +15,33 @@ namespace kvik {
 class GgufFile;
 
 // The GGML block formats that can be decoded and multiplied.
-enum class WeightType : uint8_t { f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 };
-inline constexpr int kNumWeightTypes = 8;
+enum class WeightType : uint8_t {
+  // plain values
+  f32,
+  f16,
+  bf16,
+  // blocks of 32
+  q8_0,
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  iq4_nl,
+  // blocks of 256
+  q2_k,
+  q3_k,
+  q4_k,
+  q5_k,
+  q6_k,
+};
+inline constexpr int kNumWeightTypes = 14;
 
 // "f32", "q4_1", ...
 KVIK_API std::string_view weight_type_name(WeightType type);
 // nullopt: a type number that GGUF may name but this library cannot compute with.
 KVIK_API std::optional<WeightType> weight_type_from_ggml(uint32_t ggml_type);
+// Values of one block: a row holds whole blocks.
+KVIK_API int64_t weight_block_values(WeightType type);
 // Bytes of a row of `cols` values; nullopt if they do not fill whole blocks or overflow.
 KVIK_API std::optional<int64_t> weight_row_bytes(WeightType type, int64_t cols);
 
