@@ -1,52 +1,28 @@
 #include "model/bpe_vocabulary.h"
 
-#include <algorithm>
-#include <bit>
-#include <cstdio>
 #include <limits>
 #include <utility>
 
 #include "model/byte_alphabet.h"
+#include "model/byte_piece.h"
 
 namespace kvik::internal {
 namespace {
-
-constexpr size_t kMaxSeen = size_t{1} << 14;
-// Longer pieces hardly come twice.
-constexpr size_t kMaxSeenBytes = 64;
-
-std::string hex_byte(uint8_t byte) {
-  char text[8];
-  std::snprintf(text, sizeof text, "0x%02X", byte);
-  return text;
-}
 
 Status corrupt(const char* key, size_t index, const std::string& what) {
   return {StatusCode::corrupt,
           std::string("tokenizer.ggml.") + key + "[" + std::to_string(index) + "] " + what};
 }
 
-// "<0x41>" -> "A".
-std::optional<std::string> parse_byte_piece(std::string_view piece) {
-  const auto digit = [](char c) -> std::optional<int> {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return std::nullopt;
-  };
-  if (piece.size() != 6 || piece.substr(0, 3) != "<0x" || piece[5] != '>') return std::nullopt;
-  const std::optional<int> high = digit(piece[3]), low = digit(piece[4]);
-  if (!high || !low) return std::nullopt;
-  return std::string(1, static_cast<char>(*high * 16 + *low));
-}
-
 }  // namespace
 
-Result<BpeVocabulary> BpeVocabulary::create(const Vocabulary& vocabulary, bool whole_pieces) {
+Result<BpeVocabulary> BpeVocabulary::create(const Vocabulary& vocabulary) {
+  const Result<PreTokenizer> pre = pre_tokenizer_from_name(vocabulary.pre);
+  if (!pre.ok()) return pre.status();
   if (vocabulary.merges.size() > std::numeric_limits<uint32_t>::max() / 8) {
     return Status(StatusCode::corrupt, "tokenizer.ggml.merges has more entries than ranks allow");
   }
-  BpeVocabulary bpe(vocabulary.merges.size(), whole_pieces);
+  BpeVocabulary bpe(vocabulary.merges.size(), *pre);
   if (Status status = bpe.add_tokens(vocabulary); !status.ok()) return status;
   for (int byte = 0; byte < 256; ++byte) {
     bpe.byte_symbols_[static_cast<size_t>(byte)] =
@@ -59,14 +35,9 @@ Result<BpeVocabulary> BpeVocabulary::create(const Vocabulary& vocabulary, bool w
 Status BpeVocabulary::add_tokens(const Vocabulary& vocabulary) {
   const size_t size = vocabulary.pieces.size();
   token_bytes_.reserve(size);
-  pieces_.reserve(size);
   symbols_.reserve(size + 256);
   for (size_t i = 0; i < size; ++i) {
     const auto id = static_cast<TokenId>(i);
-    const auto [it, added] = pieces_.emplace(vocabulary.pieces[i], id);
-    if (!added) {
-      return corrupt("tokens", i, "repeats the token " + std::to_string(it->second));
-    }
     const TokenType type = vocabulary.token_types.empty()
                                ? TokenType::normal
                                : static_cast<TokenType>(vocabulary.token_types[i]);
@@ -85,11 +56,12 @@ Status BpeVocabulary::add_tokens(const Vocabulary& vocabulary) {
 Status BpeVocabulary::add_token(std::string_view piece, TokenType type, TokenId id) {
   std::optional<std::string> bytes;
   if (type == TokenType::byte) {
-    bytes = parse_byte_piece(piece);
-    if (!bytes) {
+    const std::optional<uint8_t> byte = parse_byte_piece(piece);
+    if (!byte) {
       return corrupt("tokens", static_cast<size_t>(id),
                      "has the type byte but is not spelled like <0x41>");
     }
+    bytes = std::string(1, static_cast<char>(*byte));
   } else if (type == TokenType::normal) {
     bytes = bytes_of_piece(piece);
   }
@@ -133,32 +105,45 @@ std::string_view BpeVocabulary::symbol_bytes(Symbol symbol) const {
 }
 
 std::optional<TokenId> BpeVocabulary::whole_piece(std::string_view bytes) const {
-  if (!whole_pieces_) return std::nullopt;
+  // Vocabularies of this kind take a piece that is a token as that token, whatever the merges say.
+  if (pre_ != PreTokenizer::llama_bpe) return std::nullopt;
   const auto it = symbols_.find(bytes);
   if (it == symbols_.end() || !is_token(it->second)) return std::nullopt;
   return it->second;
 }
 
-std::optional<TokenId> BpeVocabulary::find_piece(std::string_view piece) const {
-  const auto it = pieces_.find(piece);
-  if (it == pieces_.end()) return std::nullopt;
-  return it->second;
+Status BpeVocabulary::encode(std::string_view text,
+                             std::span<const SpecialMatcher::Fragment> fragments, bool drop_missing,
+                             std::vector<TokenId>& ids) const {
+  BpeEncoder encoder(*this, text, ids);
+  for (const SpecialMatcher::Fragment& fragment : fragments) {
+    if (fragment.is_token) {
+      ids.push_back(fragment.id);
+      continue;
+    }
+    const std::string_view plain = text.substr(0, fragment.end).substr(fragment.begin);
+    for (size_t begin = 0; begin < plain.size();) {
+      const size_t end = piece_end(pre_, plain, begin);
+      const Status status =
+          encoder.encode_piece(fragment.begin + begin, fragment.begin + end, drop_missing);
+      if (!status.ok()) return status;
+      begin = end;
+    }
+  }
+  return {};
 }
 
 BpeEncoder::BpeEncoder(const BpeVocabulary& vocabulary, std::string_view text,
                        std::vector<TokenId>& ids)
-    : vocabulary_(&vocabulary), text_(text), ids_(&ids), merger_(vocabulary.merges()) {
-  seen_.resize(std::min(std::bit_ceil(text.size() / 8 + 1), kMaxSeen));
-}
+    : vocabulary_(&vocabulary),
+      text_(text),
+      ids_(&ids),
+      merger_(vocabulary.merges()),
+      cache_(text.size()) {}
 
 Status BpeEncoder::encode_piece(size_t begin, size_t end, bool drop_missing) {
   const std::string_view piece = text_.substr(begin, end - begin);
-  Seen& seen =
-      seen_[std::hash<std::string_view>()(piece.substr(0, kMaxSeenBytes)) & (seen_.size() - 1)];
-  if (seen.length == piece.size() && text_.substr(seen.begin, seen.length) == piece) {
-    for (uint32_t i = 0; i < seen.ids_count; ++i) ids_->push_back((*ids_)[seen.ids_begin + i]);
-    return {};
-  }
+  if (cache_.append_known(text_, begin, end, *ids_)) return {};
   const size_t ids_begin = ids_->size();
   if (const std::optional<TokenId> whole = vocabulary_->whole_piece(piece)) {
     ids_->push_back(*whole);
@@ -174,10 +159,7 @@ Status BpeEncoder::encode_piece(size_t begin, size_t end, bool drop_missing) {
       offset += vocabulary_->symbol_bytes(symbol).size();
     }
   }
-  if (piece.size() <= kMaxSeenBytes) {
-    seen = {static_cast<uint32_t>(begin), static_cast<uint32_t>(piece.size()),
-            static_cast<uint32_t>(ids_begin), static_cast<uint32_t>(ids_->size() - ids_begin)};
-  }
+  cache_.remember(text_, begin, end, ids_begin, *ids_);
   return {};
 }
 
@@ -193,9 +175,7 @@ Status BpeEncoder::append_symbol(Symbol symbol, size_t offset, bool drop_missing
     if (vocabulary_->is_token(byte_symbol)) {
       ids_->push_back(byte_symbol);
     } else if (!drop_missing) {
-      return invalid_argument("the vocabulary has no token for the byte " + hex_byte(byte) +
-                              " at offset " + std::to_string(offset) +
-                              "; remove it from the text or allow it to be dropped");
+      return missing_byte(byte, offset);
     }
     ++offset;
   }

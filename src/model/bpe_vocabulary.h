@@ -5,14 +5,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "kvik/core/status.h"
+#include "kvik/model/pre_tokenizer.h"
 #include "kvik/model/vocabulary.h"
 #include "model/bpe_merger.h"
+#include "model/piece_cache.h"
+#include "model/special_matcher.h"
 
 namespace kvik::internal {
 
@@ -20,9 +24,14 @@ namespace kvik::internal {
 // results of merges that are no tokens, bytes without a token) have numbers from vocab_size on.
 class BpeVocabulary {
  public:
-  // `whole_pieces`: a piece that is a token is that token, whatever the merges would give.
-  // Errors: corrupt, naming the key and the entry. Requires: types, if any, one for each piece.
-  static Result<BpeVocabulary> create(const Vocabulary& vocabulary, bool whole_pieces);
+  // Errors: unsupported, naming the pre-tokenizer; corrupt, naming the key and the entry.
+  // Requires: check_vocabulary() passed.
+  static Result<BpeVocabulary> create(const Vocabulary& vocabulary);
+
+  // Appends the ids of the fragments. A byte without a token is left out if `drop_missing`, else
+  // invalid_argument. Requires: the fragments are of `text`, which is shorter than 2 GiB.
+  Status encode(std::string_view text, std::span<const SpecialMatcher::Fragment> fragments,
+                bool drop_missing, std::vector<TokenId>& ids) const;
 
   const MergeTable& merges() const { return merges_; }
   Symbol byte_symbol(uint8_t byte) const { return byte_symbols_[byte]; }
@@ -34,7 +43,6 @@ class BpeVocabulary {
 
   // Requires: an id of the vocabulary.
   std::string_view token_bytes(TokenId id) const { return token_bytes_[static_cast<size_t>(id)]; }
-  std::optional<TokenId> find_piece(std::string_view piece) const;
 
  private:
   struct Hash {
@@ -43,8 +51,7 @@ class BpeVocabulary {
   };
   using StringMap = std::unordered_map<std::string, Symbol, Hash, std::equal_to<>>;
 
-  BpeVocabulary(size_t num_merges, bool whole_pieces)
-      : merges_(num_merges), whole_pieces_(whole_pieces) {}
+  BpeVocabulary(size_t num_merges, PreTokenizer pre) : merges_(num_merges), pre_(pre) {}
   Status add_tokens(const Vocabulary& vocabulary);
   Status add_token(std::string_view piece, TokenType type, TokenId id);
   Status add_merges(const std::vector<std::string>& merges);
@@ -53,14 +60,12 @@ class BpeVocabulary {
   std::vector<std::string> token_bytes_;
   std::vector<std::string> other_bytes_;  // of symbols that are no tokens
   StringMap symbols_;                     // bytes -> symbol
-  StringMap pieces_;                      // piece as stored -> id
   std::array<Symbol, 256> byte_symbols_{};
   MergeTable merges_;
-  bool whole_pieces_;
+  PreTokenizer pre_;
 };
 
-// Encodes the pieces of one text. A piece that has been seen before is copied from the ids that it
-// gave then: most words of a long text.
+// Encodes the pieces of one text.
 class BpeEncoder {
  public:
   // `ids` grows by what encode_piece() finds; nobody else may shrink it or change what is there.
@@ -72,10 +77,6 @@ class BpeEncoder {
   Status encode_piece(size_t begin, size_t end, bool drop_missing);
 
  private:
-  struct Seen {
-    uint32_t begin = 0, length = 0;  // in text; length 0: nothing seen
-    uint32_t ids_begin = 0, ids_count = 0;
-  };
   Status append_symbol(Symbol symbol, size_t offset, bool drop_missing);
 
   const BpeVocabulary* vocabulary_;
@@ -83,7 +84,7 @@ class BpeEncoder {
   std::vector<TokenId>* ids_;
   BpeMerger merger_;
   std::vector<Symbol> symbols_;
-  std::vector<Seen> seen_;  // direct-mapped by hash
+  PieceCache cache_;
 };
 
 }  // namespace kvik::internal

@@ -101,18 +101,19 @@ size_t last_newline_end(const Scanner& scanner, size_t begin) {
   return end;
 }
 
-size_t number_end(const Scanner& scanner, size_t pos) {
-  for (int digits = 0; digits < 3 && scanner.at(pos).seen == Seen::number; ++digits) {
+size_t number_end(const Scanner& scanner, size_t pos, int max_digits) {
+  for (int digits = 0; digits < max_digits && scanner.at(pos).seen == Seen::number; ++digits) {
     pos += scanner.at(pos).length;
   }
   return pos;
 }
 
-size_t llama_bpe_end(const Scanner& scanner, size_t begin) {
+// The expressions of llama_bpe and qwen2, which differ in how many digits go together.
+size_t llama_bpe_end(const Scanner& scanner, size_t begin, int max_digits) {
   if (const size_t length = scanner.contraction_length(begin, true)) return begin + length;
   const Char first = scanner.at(begin);
   if (first.seen == Seen::letter) return scanner.run_end(begin, Seen::letter);
-  if (first.seen == Seen::number) return number_end(scanner, begin);
+  if (first.seen == Seen::number) return number_end(scanner, begin, max_digits);
   const size_t second = begin + first.length;
   if (!scanner.is_newline(begin) && scanner.at(second).seen == Seen::letter) {
     return scanner.run_end(second, Seen::letter);
@@ -133,8 +134,9 @@ Result<PreTokenizer> pre_tokenizer_from_name(std::string_view name) {
   if (name == "gpt-2" || name == "gpt2") return PreTokenizer::gpt2;
   if (name == "smollm") return PreTokenizer::smollm;
   if (name == "llama-bpe" || name == "llama3" || name == "llama-v3") return PreTokenizer::llama_bpe;
+  if (name == "qwen2") return PreTokenizer::qwen2;
   return unsupported("pre-tokenizer \"" + std::string(name) +
-                     "\" is not supported; supported: gpt-2, llama-bpe, smollm");
+                     "\" is not supported; supported: gpt-2, llama-bpe, qwen2, smollm");
 }
 
 size_t piece_end(PreTokenizer kind, std::string_view text, size_t begin) {
@@ -144,7 +146,9 @@ size_t piece_end(PreTokenizer kind, std::string_view text, size_t begin) {
     case PreTokenizer::smollm:
       return smollm_end(text, begin);
     case PreTokenizer::llama_bpe:
-      return llama_bpe_end(Scanner(text, false), begin);
+      return llama_bpe_end(Scanner(text, false), begin, 3);
+    case PreTokenizer::qwen2:
+      return llama_bpe_end(Scanner(text, false), begin, 1);
   }
   KVIK_CHECK(false, "a value outside the enum PreTokenizer");
 }

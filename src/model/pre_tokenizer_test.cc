@@ -47,6 +47,11 @@ TEST(PreTokenizer, LlamaTakesOneCharacterBeforeLettersAndAnyCaseContractions) {
               ElementsAre("I", "'LL", "\tgo", ".now"));
 }
 
+TEST(PreTokenizer, QwenCutsAsLlamaButEachDigit) {
+  EXPECT_THAT(pieces(PreTokenizer::qwen2, "I'LL 345 (x)!\n\n  y"),
+              ElementsAre("I", "'LL", " ", "3", "4", "5", " (", "x", ")!\n\n", " ", " y"));
+}
+
 TEST(PreTokenizer, TreatsIllFormedBytesAsOneMoreSymbol) {
   EXPECT_THAT(pieces(PreTokenizer::gpt2, "a\xFF\xC3z"), ElementsAre("a", "\xFF\xC3", "z"));
 }
@@ -55,9 +60,10 @@ TEST(PreTokenizer, KnowsTheNamesOfFilesAndListsThemOtherwise) {
   EXPECT_EQ(pre_tokenizer_from_name("smollm").value(), PreTokenizer::smollm);
   EXPECT_EQ(pre_tokenizer_from_name("gpt-2").value(), PreTokenizer::gpt2);
   EXPECT_EQ(pre_tokenizer_from_name("llama-bpe").value(), PreTokenizer::llama_bpe);
+  EXPECT_EQ(pre_tokenizer_from_name("qwen2").value(), PreTokenizer::qwen2);
   const Status status = pre_tokenizer_from_name("").status();
   EXPECT_EQ(status.code(), StatusCode::unsupported);
-  EXPECT_THAT(status.message(), testing::HasSubstr("gpt-2, llama-bpe, smollm"));
+  EXPECT_THAT(status.message(), testing::HasSubstr("gpt-2, llama-bpe, qwen2, smollm"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Finds tokens that are matched as whole strings, before pre-tokenization.
+// Finds tokens that are matched as whole strings, before anything is merged.
 #pragma once
 
 #include <cstddef>

@@ -6,6 +6,7 @@
 
 #include "kvik/model/gguf.h"
 #include "model/gguf_parser.h"
+#include "model/vocabulary_check.h"
 
 namespace kvik {
 namespace {
@@ -89,6 +90,10 @@ Result<Vocabulary> read_vocabulary(const GgufFile& file) {
   if (status.ok()) status = read_id(file, "tokenizer.ggml.padding_token_id", v.padding);
   if (status.ok()) status = read_flag(file, "tokenizer.ggml.add_bos_token", v.add_bos);
   if (status.ok()) status = read_flag(file, "tokenizer.ggml.add_eos_token", v.add_eos);
+  if (status.ok()) {
+    status = read_flag(file, "tokenizer.ggml.add_space_prefix", v.add_space_prefix);
+  }
+  if (status.ok()) status = internal::check_lists(v);
   if (!status.ok()) return status;
   return v;
 }

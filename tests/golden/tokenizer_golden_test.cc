@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvik/model/chat_template.h"
+#include "kvik/model/gguf.h"
 #include "kvik/model/model.h"
 #include "kvik/model/stream_decoder.h"
 #include "kvik/model/tokenizer.h"
@@ -25,6 +26,46 @@ std::vector<json> read_lines(const std::string& name) {
   return lines;
 }
 
+std::vector<TokenId> encode(const Tokenizer& tokenizer, const std::string& text,
+                            bool parse_special) {
+  Result<std::vector<TokenId>> ids = tokenizer.encode(text, {.parse_special = parse_special});
+  EXPECT_TRUE(ids.ok()) << ids.status().to_string();
+  return ids.ok() ? std::move(ids).value() : std::vector<TokenId>{};
+}
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+// One line of tokenizer.jsonl: ids with and without control tokens, the text back in one go and in
+// a stream.
+void check_line(const Tokenizer& tokenizer, const json& line) {
+  const auto text = line.at("text").get<std::string>();
+  SCOPED_TRACE(text);
+  ASSERT_TRUE(line.at("second_source_agrees").get<bool>());
+  auto ids = line.at("ids").get<std::vector<TokenId>>();
+  EXPECT_EQ(encode(tokenizer, text, false), ids);
+  EXPECT_EQ(encode(tokenizer, text, true), line.at("ids_special").get<std::vector<TokenId>>());
+
+  ASSERT_EQ(tokenizer.adds_bos(), line.at("add_bos").get<bool>());
+  if (tokenizer.adds_bos()) ids.erase(ids.begin());
+  const bool roundtrip = line.at("roundtrip").get<bool>();
+  const std::string back = roundtrip ? text : from_hex(line.at("bytes_hex").get<std::string>());
+  EXPECT_EQ(tokenizer.decode(ids).value(), back);
+  StreamDecoder decoder(tokenizer, false);
+  std::string streamed;
+  for (const TokenId id : ids) {
+    const std::string part = decoder.push(id).value();
+    EXPECT_EQ(to_valid_utf8(part), part);
+    streamed += part;
+  }
+  EXPECT_EQ(streamed + decoder.flush(), back);
+}
+
 class SmolLm2Tokenizer : public testing::Test {
  protected:
   void SetUp() override {
@@ -40,12 +81,6 @@ class SmolLm2Tokenizer : public testing::Test {
     tokenizer_ = &model_->tokenizer();
   }
 
-  std::vector<TokenId> encode(const std::string& text, bool parse_special) {
-    Result<std::vector<TokenId>> ids = tokenizer_->encode(text, {.parse_special = parse_special});
-    EXPECT_TRUE(ids.ok()) << ids.status().to_string();
-    return ids.ok() ? std::move(ids).value() : std::vector<TokenId>{};
-  }
-
   std::shared_ptr<const Model> model_;
   const Tokenizer* tokenizer_ = nullptr;
 };
@@ -53,27 +88,14 @@ class SmolLm2Tokenizer : public testing::Test {
 TEST_F(SmolLm2Tokenizer, GivesTheGoldenIdsAndTheTextBack) {
   const std::vector<json> lines = read_lines("smollm2-135m-instruct-q4_1/tokenizer.jsonl");
   ASSERT_EQ(lines.size(), 170U);
-  for (const json& line : lines) {
-    const auto text = line.at("text").get<std::string>();
-    SCOPED_TRACE(text);
-    const auto ids = line.at("ids").get<std::vector<TokenId>>();
-    EXPECT_EQ(encode(text, false), ids);
-    EXPECT_EQ(encode(text, true), line.at("ids_special").get<std::vector<TokenId>>());
-    ASSERT_TRUE(line.at("roundtrip").get<bool>());
-    EXPECT_EQ(tokenizer_->decode(ids).value(), text);
-
-    StreamDecoder decoder(*tokenizer_, false);
-    std::string streamed;
-    for (const TokenId id : ids) streamed += decoder.push(id).value();
-    EXPECT_EQ(streamed + decoder.flush(), text);
-  }
+  for (const json& line : lines) check_line(*tokenizer_, line);
 }
 
 TEST_F(SmolLm2Tokenizer, GivesTheGoldenIdsForRenderedChats) {
   const std::vector<json> lines = read_lines("smollm2-135m-instruct-q4_1/chat.jsonl");
   ASSERT_EQ(lines.size(), 10U);
   for (const json& line : lines) {
-    EXPECT_EQ(encode(line.at("prompt_generate").get<std::string>(), true),
+    EXPECT_EQ(encode(*tokenizer_, line.at("prompt_generate").get<std::string>(), true),
               line.at("ids_generate").get<std::vector<TokenId>>())
         << line.at("name");
   }
@@ -108,6 +130,26 @@ TEST_F(SmolLm2Tokenizer, KeepsControlTokensOutOfMessages) {
     EXPECT_GT(std::count(plain.begin(), plain.end(), *tokenizer_->find("<|im_end|>")), 2);
   }
   EXPECT_EQ(forged, 1);
+}
+
+// 262144 pieces merged by score, read from the model file.
+TEST(Gemma3Tokenizer, GivesTheGoldenIdsAndTheTextBack) {
+  const std::filesystem::path path = test::cache_dir() / test::kGemma3File;
+  if (const auto why = test::missing(path)) {
+    if (test::models_required()) FAIL() << *why;
+    GTEST_SKIP() << *why;
+  }
+  const Result<GgufFile> file = GgufFile::open(path.string());
+  ASSERT_TRUE(file.ok()) << file.status().to_string();
+  Result<Vocabulary> vocabulary = read_vocabulary(*file);
+  ASSERT_TRUE(vocabulary.ok()) << vocabulary.status().to_string();
+  const Result<Tokenizer> tokenizer = Tokenizer::create(std::move(vocabulary).value());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+  ASSERT_EQ(tokenizer->vocab_size(), 262144);
+  EXPECT_FALSE(tokenizer->adds_space_prefix());
+  const std::vector<json> lines = read_lines("gemma3-270m-q4_k_m/tokenizer.jsonl");
+  ASSERT_EQ(lines.size(), 170U);
+  for (const json& line : lines) check_line(*tokenizer, line);
 }
 
 }  // namespace

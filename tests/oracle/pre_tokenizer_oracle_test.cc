@@ -32,6 +32,9 @@ const std::string kGpt2 =
 const std::string kLlama =
     "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
     "|\\p{N}{1,3}| ?[^@\\p{L}\\p{N}]+[\\r\\n]*|[@]*[\\r\\n]+|[@]+(?![^@])|[@]+";
+const std::string kQwen =
+    "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
+    "|\\p{N}| ?[^@\\p{L}\\p{N}]+[\\r\\n]*|[@]*[\\r\\n]+|[@]+(?![^@])|[@]+";
 
 class Regex {
  public:
@@ -186,6 +189,14 @@ TEST_F(PreTokenizerOracle, LlamaCutsAsItsExpression) {
   for (int round = 0; round < kRounds; ++round) {
     const std::string text = random_text();
     ASSERT_EQ(scan(PreTokenizer::llama_bpe, text), regex.cut(text)) << text;
+  }
+}
+
+TEST_F(PreTokenizerOracle, QwenCutsAsItsExpression) {
+  const Regex regex(kQwen);
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string text = random_text();
+    ASSERT_EQ(scan(PreTokenizer::qwen2, text), regex.cut(text)) << text;
   }
 }
 

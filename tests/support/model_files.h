@@ -17,5 +17,6 @@ bool models_required();
 std::optional<std::string> missing(const std::filesystem::path& path);
 
 inline constexpr const char* kSmolLm2File = "SmolLM2-135M-Instruct.Q4_1.gguf";
+inline constexpr const char* kGemma3File = "gemma-3-270m-q4_k_m.gguf";
 
 }  // namespace kvik::test

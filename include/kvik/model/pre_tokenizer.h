@@ -17,11 +17,12 @@ namespace kvik {
 //              as a text of its own
 //   llama_bpe  (?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+
 //              |\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+//   qwen2      as llama_bpe, but \p{N} for \p{N}{1,3}: each number is a piece of its own
 // A byte sequence that is not UTF-8 counts as a character outside the three classes.
-enum class PreTokenizer : uint8_t { gpt2, smollm, llama_bpe };
+enum class PreTokenizer : uint8_t { gpt2, smollm, llama_bpe, qwen2 };
 
 // The value of a GGUF file's `tokenizer.ggml.pre`: "gpt-2" (also "gpt2"), "smollm", "llama-bpe"
-// (also "llama3", "llama-v3"). Any other name: unsupported.
+// (also "llama3", "llama-v3"), "qwen2". Any other name: unsupported.
 KVIK_API Result<PreTokenizer> pre_tokenizer_from_name(std::string_view name);
 
 // End of the piece that starts at `begin`; depends on nothing before `begin`, so a caller walks a

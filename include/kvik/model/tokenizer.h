@@ -16,7 +16,7 @@
 
 namespace kvik {
 
-// A byte that the vocabulary has no token for (byte-level vocabularies may lack rare ones).
+// A byte that the vocabulary has no token for (vocabularies may lack rare ones).
 enum class MissingByte : uint8_t {
   refuse,  // invalid_argument, naming the byte and its offset
   drop,    // left out: the ids then decode to less than the text
@@ -37,9 +37,9 @@ struct TextSpan {
 // Immutable after create(): any number of threads may use one at the same time.
 class KVIK_API Tokenizer {
  public:
-  // Only byte-level byte-pair vocabularies (model "gpt2") for now. Errors: unsupported (model or
-  // pre-tokenizer, the message lists those that are supported), corrupt (parts of the vocabulary
-  // contradict each other; the message names the key).
+  // Two kinds: byte-level byte pairs (model "gpt2") and SentencePiece merges by score ("llama").
+  // Errors: unsupported (model or pre-tokenizer, the message lists those that are supported),
+  // corrupt (parts of the vocabulary contradict each other; the message names the key).
   static Result<Tokenizer> create(Vocabulary vocabulary);
 
   Tokenizer(Tokenizer&&) noexcept;
@@ -47,7 +47,8 @@ class KVIK_API Tokenizer {
   ~Tokenizer();
 
   // Any bytes are accepted: what is not UTF-8 is cut and merged as single bytes and comes back
-  // unchanged from decode(). Time is O(n log n) for any input. Texts of 2 GiB and more are refused.
+  // unchanged from decode(). Only U+2581 comes back as a space from "llama" vocabularies, where it
+  // stands for one. Time is O(n log n) for any input. Texts of 2 GiB and more are refused.
   Result<std::vector<TokenId>> encode(std::string_view text,
                                       const EncodeOptions& options = {}) const;
   // The spans joined into one text, but a control token is found only where all of it lies in
@@ -61,6 +62,9 @@ class KVIK_API Tokenizer {
   std::optional<TokenId> eos() const;
   bool adds_bos() const;
   bool adds_eos() const;
+  // encode() sees a space before the text, and after each token that it matches as a whole;
+  // decode() gives these spaces too, because they are in the ids.
+  bool adds_space_prefix() const;
   // True if `ids` starts with BOS twice: a text that spells it out, encoded with parse_special, in
   // a vocabulary that also adds it. Callers warn.
   bool has_double_bos(std::span<const TokenId> ids) const;

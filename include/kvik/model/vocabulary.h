@@ -26,20 +26,26 @@ enum class TokenType : uint8_t {
 };
 
 struct Vocabulary {
-  std::string model;  // tokenizer.ggml.model, for example "gpt2"
-  std::string pre;    // tokenizer.ggml.pre, for example "smollm"
+  std::string model;  // tokenizer.ggml.model: "gpt2" (byte-level byte pairs), "llama" (merges by
+                      // score), ...
+  std::string pre;    // tokenizer.ggml.pre, for example "smollm"; "llama" has no use for it
 
   std::vector<std::string> pieces;   // tokenizer.ggml.tokens, as stored
-  std::vector<float> scores;         // tokenizer.ggml.scores; empty or one per piece
+  std::vector<float> scores;         // tokenizer.ggml.scores; empty or one per piece; finite
   std::vector<int32_t> token_types;  // tokenizer.ggml.token_type; empty (all normal) or one each
   std::vector<std::string> merges;   // tokenizer.ggml.merges, "left right", best first
 
   std::optional<TokenId> bos, eos, unknown, padding;
-  std::optional<bool> add_bos, add_eos;  // absent: no, for byte-pair vocabularies
+  std::optional<bool> add_bos;  // absent: yes for "llama" and for the pre-tokenizer llama-bpe
+  std::optional<bool> add_eos;  // absent: no
+  // A space before the text and after each token that is matched as a whole; "llama" only, absent:
+  // yes.
+  std::optional<bool> add_space_prefix;
 };
 
 // The vocabulary of a model file (keys tokenizer.ggml.*), as it stands there. Errors: corrupt or
-// invalid_argument naming a key that is missing or of the wrong type; an id outside int32.
+// invalid_argument naming a key that is missing or of the wrong type; an id outside int32; as many
+// scores or types as tokens are not there, or a score is not finite.
 KVIK_API Result<Vocabulary> read_vocabulary(const GgufFile& file);
 
 }  // namespace kvik
