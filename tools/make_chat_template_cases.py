@@ -4,10 +4,13 @@
 Usage: make_chat_template_cases.py OUT. Needs the PyPI package jinja2 (committed file: 3.1.6).
 Each line: name, template, messages, add_generation_prompt, bos_token, eos_token, variables, and
 either "output" or "error": true. "kind" is "whole" and "piece" (written by hand: the subset must
-give the same) or "random" (the subset may refuse, but never differ).
+give the same) or "random" (the subset may refuse, but never differ). The templates of files *.jinja
+beside OUT come last, as "whole".
 """
 import json
+import pathlib
 import random
+import re
 import sys
 import warnings
 
@@ -358,17 +361,44 @@ def random_template(rng):
     return wrapped
 
 
-def run(name, kind, template, messages, generate, variables):
+# Templates in files: the tokens, the variables to try.
+FILES = {
+    "qwen2.5-7b-instruct": ("<|endoftext|>", "<|im_end|>", [{}]),
+    "qwen3-0.6b": ("<|endoftext|>", "<|im_end|>", [{}, {"enable_thinking": False}]),
+    "llama3": ("<|begin_of_text|>", "<|eot_id|>", [{}, {"today": "26 Jul 2024"}]),
+}
+FILE_CHATS = {
+    "chat": CHAT,
+    "no_system": NO_SYSTEM,
+    "answered": NO_SYSTEM[:2],
+    "tool": [CHAT[1], {"role": "assistant", "content": "I ask."},
+             {"role": "tool", "content": "4"}, {"role": "tool", "content": "{\"a\": 5}"}],
+    "nobody": [],
+}
+
+
+def run(name, kind, template, messages, generate, variables, bos="<s>", eos="</s>"):
     case = {"name": name, "kind": kind, "template": template, "messages": messages,
-            "add_generation_prompt": generate, "bos_token": "<s>", "eos_token": "</s>",
+            "add_generation_prompt": generate, "bos_token": bos, "eos_token": eos,
             "variables": variables}
     try:
-        case["output"] = ENVIRONMENT.from_string(template).render(
-            messages=messages, add_generation_prompt=generate, bos_token="<s>", eos_token="</s>",
+        output = ENVIRONMENT.from_string(template).render(
+            messages=messages, add_generation_prompt=generate, bos_token=bos, eos_token=eos,
             tools=None, documents=None, **variables)
+        # Addresses of Python's objects would differ from run to run.
+        case["output"] = re.sub(" at 0x[0-9a-f]+>", " at 0x0>", output)
     except Exception:  # whatever Python raises, the template has failed
         case["error"] = True
     return case
+
+
+def file_cases(folder):
+    for name, (bos, eos, settings) in FILES.items():
+        template = (folder / f"{name}.jinja").read_text(encoding="utf-8")
+        for chat_name, chat in FILE_CHATS.items():
+            for variables in settings:
+                yield run(f"{name}/{chat_name}/{len(variables)}", "whole", template, chat,
+                          chat_name != "answered", variables, bos, eos)
 
 
 def main():
@@ -401,6 +431,7 @@ def main():
             if wrong > 60:
                 continue
         cases.append(case)
+    cases.extend(file_cases(pathlib.Path(sys.argv[1]).parent))
     with open(sys.argv[1], "w", encoding="utf-8") as out:
         for case in cases:
             out.write(json.dumps(case, ensure_ascii=False) + "\n")
