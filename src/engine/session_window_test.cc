@@ -44,8 +44,9 @@ TEST_F(SessionWindow, EachTokenSeesTheNewestTokensOfTheContext) {
   const std::unique_ptr<Session> session = make();
   int fed = 0;
   for (const int end : {1, 30, 40, 41, 57, 58, 200, 300}) {
-    ASSERT_TRUE(session->feed(std::span(tokens).subspan(static_cast<size_t>(fed),
-                                                        static_cast<size_t>(end - fed)))
+    ASSERT_TRUE(session
+                    ->feed(std::span(tokens).subspan(static_cast<size_t>(fed),
+                                                     static_cast<size_t>(end - fed)))
                     .ok());
     fed = end;
     const std::vector<float> got = logits(*session);

@@ -1,6 +1,6 @@
-// The architecture "gemma3", text only: most layers see a window, every sixth sees everything, and the two
-// kinds turn by different ropes; normed heads, norms behind both parts, GELU, scaled embeddings. The norm
-// weights in GGUF files hold the 1 that the published formula adds.
+// The architecture "gemma3", text only: most layers see a window, every sixth sees everything, and
+// the two kinds turn by different ropes; normed heads, norms behind both parts, GELU, scaled
+// embeddings. The norm weights in GGUF files hold the 1 that the published formula adds.
 #include <cmath>
 #include <utility>
 

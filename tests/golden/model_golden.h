@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvik/engine/session.h"
+#include "support/model_files.h"
 
 namespace kvik::test {
 
@@ -27,8 +28,8 @@ inline constexpr GoldenTolerance kGoldenF16 = {KvCode::f16, 0.05, 0.05, 0.1, 2e-
 // Loads the model; its tests are skipped (or fail, where models are required) when it is not there.
 class GoldenModel : public testing::Test {
  protected:
-  // A folder of golden files, and the model's file in the cache folder.
-  GoldenModel(std::string folder, std::string file);
+  // A folder of golden files, and the model's file.
+  GoldenModel(std::string folder, FetchedFile file);
   void SetUp() override;
 
   std::vector<nlohmann::json> read_lines(const std::string& name) const;
@@ -50,7 +51,7 @@ class GoldenModel : public testing::Test {
   void check_same_bits(size_t line) const;
 
   std::string folder_;
-  std::string file_;
+  FetchedFile file_;
   std::shared_ptr<const Model> model_;
 };
 

@@ -1,13 +1,12 @@
 // SmolLM2-135M against the oracle: shape, greedy answers, logits, log probabilities, perplexity.
 #include "golden/model_golden.h"
-#include "support/model_files.h"
 
 namespace kvik::test {
 namespace {
 
 class SmolLm2 : public GoldenModel {
  protected:
-  SmolLm2() : GoldenModel(KVIK_GOLDEN_DIR "/smollm2-135m-instruct-q4_1", kSmolLm2File) {}
+  SmolLm2() : GoldenModel(KVIK_GOLDEN_DIR "/smollm2-135m-instruct-q4_1", kSmolLm2) {}
 };
 
 TEST_F(SmolLm2, HasTheShapeThatTheFileStates) {

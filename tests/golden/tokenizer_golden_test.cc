@@ -69,13 +69,9 @@ void check_line(const Tokenizer& tokenizer, const json& line) {
 class SmolLm2Tokenizer : public testing::Test {
  protected:
   void SetUp() override {
-    const std::filesystem::path path = test::cache_dir() / test::kSmolLm2File;
-    if (const auto why = test::missing(path)) {
-      if (test::models_required()) FAIL() << *why;
-      GTEST_SKIP() << *why;
-    }
+    KVIK_NEEDS_FILE(test::kSmolLm2);
     Result<std::shared_ptr<const Model>> model =
-        Model::load(path.string(), {.check_weights = false});
+        Model::load(test::kSmolLm2.path().string(), {.check_weights = false});
     ASSERT_TRUE(model.ok()) << model.status().to_string();
     model_ = std::move(model).value();
     tokenizer_ = &model_->tokenizer();
@@ -134,11 +130,8 @@ TEST_F(SmolLm2Tokenizer, KeepsControlTokensOutOfMessages) {
 
 // 262144 pieces merged by score, read from the model file.
 TEST(Gemma3Tokenizer, GivesTheGoldenIdsAndTheTextBack) {
-  const std::filesystem::path path = test::cache_dir() / test::kGemma3File;
-  if (const auto why = test::missing(path)) {
-    if (test::models_required()) FAIL() << *why;
-    GTEST_SKIP() << *why;
-  }
+  KVIK_NEEDS_FILE(test::kGemma3);
+  const std::filesystem::path path = test::kGemma3.path();
   const Result<GgufFile> file = GgufFile::open(path.string());
   ASSERT_TRUE(file.ok()) << file.status().to_string();
   Result<Vocabulary> vocabulary = read_vocabulary(*file);
