@@ -13,12 +13,13 @@
 
 namespace kvik::internal {
 
-// Open addressing, at most half full. The strings live elsewhere: `string_of(id)` gives the one
-// that an id was inserted with.
+// Open addressing, at most two thirds full. The strings live elsewhere: `string_of(id)` gives the
+// one that an id was inserted with.
 class PieceTable {
  public:
   // Requires: max_entries inserts at most.
-  explicit PieceTable(size_t max_entries) : slots_(std::bit_ceil(2 * max_entries + 2)) {}
+  explicit PieceTable(size_t max_entries)
+      : slots_(std::bit_ceil(max_entries + max_entries / 2 + 1)) {}
 
   // The first insert of a string wins; the id that it has then.
   template <class StringOf>

@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "kvik/model/vocabulary.h"
@@ -33,19 +32,41 @@ class SpecialMatcher {
     TokenId id;  // meaningless unless is_token
   };
 
+  // Requires: no two with the same text.
   explicit SpecialMatcher(std::vector<Special> specials);
 
   // Cuts `text` into fragments that cover it. `trusted`: disjoint, ascending, not touching.
+  // A text of n bytes takes O(n (l + log n)), with l the length of the longest token.
+  // Requires: less than 2 GiB.
   std::vector<Fragment> split(std::string_view text, std::span<const Range> trusted) const;
 
  private:
-  std::vector<bool> occurring(std::string_view text) const;
+  static constexpr uint32_t kNone = ~uint32_t{0};
+
+  // Of a trie over the texts. Node 0 is the root; children lie side by side, in order of their
+  // byte.
+  struct Node {
+    uint32_t first_child = 0, num_children = 0;
+    uint32_t special = kNone;  // index into specials_ of the token that ends here
+    uint8_t byte = 0;          // that leads here
+  };
+  // The first special in order that starts at `begin`.
+  struct Candidate {
+    uint32_t special, begin;
+  };
+  static bool later(const Candidate& a, const Candidate& b) {
+    return a.special != b.special ? a.special > b.special : a.begin > b.begin;
+  }
+
+  void build_trie();
   uint32_t child(uint32_t node, uint8_t byte) const;
+  // The first special in order that is text[begin, end) for some end up to `limit`; kNone if there
+  // is none.
+  uint32_t first_at(std::string_view text, size_t begin, size_t limit,
+                    std::span<const Range> trusted) const;
 
   std::vector<Special> specials_;  // in order of precedence
-  // A trie over the texts: node << 8 | byte -> node. Node 0 is the root.
-  std::unordered_map<uint64_t, uint32_t> children_;
-  std::vector<int32_t> special_at_node_;  // index into specials_, or kNotEnd
+  std::vector<Node> nodes_;
   bool starts_[256] = {};
 };
 

@@ -164,11 +164,18 @@ TEST(Tokenizer, RefusesAnUnknownModelOrPreTokenizerByName) {
   EXPECT_EQ(status_of(vocabulary).code(), StatusCode::unsupported);
   EXPECT_THAT(status_of(vocabulary).message(), HasSubstr("\"mystery\""));
   EXPECT_THAT(status_of(vocabulary).message(), HasSubstr("smollm"));
-  vocabulary = test::tiny_vocabulary();
-  vocabulary.model = "rwkv";
-  EXPECT_EQ(status_of(vocabulary).code(), StatusCode::unsupported);
-  EXPECT_THAT(status_of(vocabulary).message(), HasSubstr("\"rwkv\""));
-  EXPECT_THAT(status_of(vocabulary).message(), HasSubstr("gpt2"));
+}
+
+TEST(Tokenizer, RefusesOtherKindsByNameAndSaysWhatItReads) {
+  for (const char* model : {"bert", "t5", "rwkv", "plamo2", "none", "no_vocab", "", "mystery"}) {
+    Vocabulary vocabulary = test::tiny_vocabulary();
+    vocabulary.model = model;
+    const Status status = status_of(vocabulary);
+    EXPECT_EQ(status.code(), StatusCode::unsupported) << model;
+    EXPECT_THAT(status.message(), HasSubstr("tokenizer.ggml.model is \"" + std::string(model)));
+    EXPECT_THAT(status.message(), HasSubstr("\"gpt2\""));
+    EXPECT_THAT(status.message(), HasSubstr("\"llama\""));
+  }
 }
 
 TEST(Tokenizer, RefusesVocabulariesThatContradictThemselves) {

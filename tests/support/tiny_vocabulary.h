@@ -1,6 +1,7 @@
-// A byte-level vocabulary small enough to follow by hand.
+// A vocabulary of each kind, small enough to follow by hand.
 #pragma once
 
+#include <cstdio>
 #include <string>
 
 #include "kvik/model/vocabulary.h"
@@ -56,6 +57,53 @@ inline Vocabulary tiny_vocabulary() {
   add_merge(vocabulary, space, "hell");
   vocabulary.bos = 256;
   vocabulary.eos = 257;
+  return vocabulary;
+}
+
+inline void add_scored(Vocabulary& vocabulary, const std::string& piece, float score,
+                       TokenType type = TokenType::normal) {
+  add_token(vocabulary, piece, type);
+  vocabulary.scores.push_back(score);
+}
+
+// How a "llama" vocabulary spells the space.
+inline constexpr const char* kSpaceMark = "\xE2\x96\x81";
+
+// The token of a byte in tiny_spm_vocabulary().
+inline TokenId spm_byte(int byte) { return 3 + byte; }
+
+// 0 <unk> unknown, 1 <s> and 2 </s> control, 3 to 258 the bytes, then pieces, "_" for the space
+// mark: 259 "_" 260 "h" 261 "e" 262 "l" 263 "o" 264 "ll" 265 "he" 266 "hell" 267 "hello" 268 "_h"
+// 269 "_hell"; 270 <tag> user-defined. Adds a start but no space, both said outright.
+inline Vocabulary tiny_spm_vocabulary() {
+  Vocabulary vocabulary;
+  vocabulary.model = "llama";
+  add_scored(vocabulary, "<unk>", 0, TokenType::unknown);
+  add_scored(vocabulary, "<s>", 0, TokenType::control);
+  add_scored(vocabulary, "</s>", 0, TokenType::control);
+  for (int byte = 0; byte < 256; ++byte) {
+    char piece[8];
+    std::snprintf(piece, sizeof piece, "<0x%02X>", static_cast<unsigned>(byte));
+    add_scored(vocabulary, piece, 0, TokenType::byte);
+  }
+  const std::string space = kSpaceMark;
+  add_scored(vocabulary, space, -9);
+  add_scored(vocabulary, "h", -10);
+  add_scored(vocabulary, "e", -11);
+  add_scored(vocabulary, "l", -12);
+  add_scored(vocabulary, "o", -13);
+  add_scored(vocabulary, "ll", -1);
+  add_scored(vocabulary, "he", -2);
+  add_scored(vocabulary, "hell", -3);
+  add_scored(vocabulary, "hello", -5);
+  add_scored(vocabulary, space + "h", -4);
+  add_scored(vocabulary, space + "hell", -6);
+  add_scored(vocabulary, "<tag>", 0, TokenType::user_defined);
+  vocabulary.bos = 1;
+  vocabulary.eos = 2;
+  vocabulary.unknown = 0;
+  vocabulary.add_bos = true;
+  vocabulary.add_space_prefix = false;
   return vocabulary;
 }
 
