@@ -85,8 +85,8 @@ struct Q3_KBlock {
     for (int i = 0; i < 256; ++i) {
       const int run = i / 32;
       const float code = byte_of(i < 128 ? scales.first : scales.second, i / 16 % 8);
-      const int q = bits_of(p[32 + run / 4 * 32 + i % 32], run % 4 * 2, 2) |
-                    bits_of(p[i % 32], run, 1) << 2;
+      const int q =
+          bits_of(p[32 + run / 4 * 32 + i % 32], run % 4 * 2, 2) | bits_of(p[i % 32], run, 1) << 2;
       out[i] = d * (code - 32) * static_cast<float>(q - 4);
     }
   }
