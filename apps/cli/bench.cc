@@ -72,6 +72,19 @@ Status pass(Session& session, std::span<const TokenId> ids, bool one_by_one) {
   return {};
 }
 
+// The first `depth` tokens of the session, read from the start.
+Status read_anew(Session& session, int depth) {
+  if (Status status = session.truncate(0); !status.ok() || depth == 0) return status;
+  const int vocab_size = session.runner().model().tokenizer().vocab_size();
+  return session.feed(arbitrary_ids(depth, vocab_size));
+}
+
+// Back to `depth` tokens; anew where a window has given their rows back.
+Status go_back(Session& session, int depth) {
+  Status status = session.truncate(depth);
+  return status.code() == StatusCode::unsupported ? read_anew(session, depth) : status;
+}
+
 Status measure(const BenchOptions& options, Session& session, Measurement& result) {
   using Clock = std::chrono::steady_clock;
   const int vocab_size = session.runner().model().tokenizer().vocab_size();
@@ -85,7 +98,7 @@ Status measure(const BenchOptions& options, Session& session, Measurement& resul
     if (Status status = pass(session, part, one_by_one); !status.ok()) return status;
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (i >= 0) result.seconds.push_back(seconds);
-    if (Status status = session.truncate(result.depth); !status.ok()) return status;
+    if (Status status = go_back(session, result.depth); !status.ok()) return status;
   }
   return {};
 }
@@ -147,14 +160,9 @@ class Bench {
     Result<std::unique_ptr<Session>> session = Session::create(runner, session_options);
     if (!session.ok()) return session.status();
     session.value()->set_cancel_flag(&Interrupt::flag());
-    const int vocab_size = model_->tokenizer().vocab_size();
     for (const int depth : options_.depths) {
-      if (Status status = session.value()->truncate(0); !status.ok()) return status;
-      if (depth > 0) {
-        progress_.show(format("reading %d tokens ...", depth));
-        const std::vector<TokenId> ids = arbitrary_ids(depth, vocab_size);
-        if (Status status = session.value()->feed(ids); !status.ok()) return status;
-      }
+      if (depth > 0) progress_.show(format("reading %d tokens ...", depth));
+      if (Status status = read_anew(*session.value(), depth); !status.ok()) return status;
       Measurement m;
       m.depth = depth;
       m.threads = runner->options().num_threads;

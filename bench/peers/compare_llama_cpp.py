@@ -81,7 +81,9 @@ class Peer:
 
 
 def kvik_json(arguments, *command):
-    done = subprocess.run([arguments.kvik, *command, "-o", "json"], check=True, capture_output=True, text=True)
+    done = subprocess.run([arguments.kvik, *command, "-o", "json"], check=False, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"kvik {command[0]} failed; nothing can be compared")
     return json.loads(done.stdout)
 
 

@@ -1,5 +1,5 @@
-// Gemma 3 270M against the oracle: shape, greedy answers, logits, log probabilities, perplexity, and what its
-// windows save.
+// Gemma 3 270M against the oracle: shape, greedy answers, logits, log probabilities, perplexity,
+// and what its windows save.
 #include "golden/model_golden.h"
 #include "kvik/cache/size_prediction.h"
 
@@ -44,8 +44,7 @@ TEST_F(Gemma3, WindowLayersTakeAFixedAmountOfMemory) {
   std::vector<int64_t> local_bytes;
   for (const int num_tokens : {512, 1536, 3072}) {
     const auto runner = GoldenModel::runner({.num_threads = 2});
-    const auto session =
-        GoldenModel::session(runner, KvCode::f16, {.context = 32768});
+    const auto session = GoldenModel::session(runner, KvCode::f16, {.context = 32768});
     std::vector<TokenId> tokens;
     for (int i = 0; i < num_tokens; ++i) tokens.push_back(1000 + i % 5000);
     ASSERT_TRUE(session->feed(tokens).ok());

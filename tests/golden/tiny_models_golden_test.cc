@@ -1,5 +1,5 @@
-// Small models of every architecture against logits that transformers computes from the same weights
-// (tests/golden/tiny_models/README.md).
+// Small models of every architecture against logits that transformers computes from the same
+// weights (tests/golden/tiny_models/README.md).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,9 +19,9 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFolder = KVIK_GOLDEN_DIR "/tiny_models/";
-constexpr const char* kModels[] = {"gemma3",      "gemma3-local-base", "llama-gqa1", "llama-gqa4",
-                                   "llama-linear", "llama-mqa8",        "llama-untied", "llama-yarn",
-                                   "llama3-rope",  "qwen2",             "qwen3"};
+constexpr const char* kModels[] = {
+    "gemma3",       "gemma3-local-base", "llama-gqa1",  "llama-gqa4", "llama-linear", "llama-mqa8",
+    "llama-untied", "llama-yarn",        "llama3-rope", "qwen2",      "qwen3"};
 
 class TinyModels : public testing::TestWithParam<const char*> {
  protected:
