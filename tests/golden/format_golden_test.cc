@@ -12,6 +12,7 @@
 #include "format/level_tables.h"
 #include "format/lloyd_max.h"
 #include "kvik/core/dtype.h"
+#include "kvik/format/key_frame.h"
 #include "kvik/format/row_codec.h"
 #include "support/sha256.h"
 
@@ -342,6 +343,77 @@ TEST(FormatGolden, TrellisEncoderStaysWithinTwoPercentOfTheStoredError) {
   EXPECT_EQ(num_same, num_rows);
   std::printf("worst error over the stored one %.5f; %zu of %zu rows have the stored bits\n", worst,
               num_same, num_rows);
+}
+
+float largest(const std::vector<float>& values) {
+  float most = 0;
+  for (const float x : values) most = std::max(most, std::fabs(x));
+  return most;
+}
+
+// A case of the frame vectors with its transform.
+struct FrameCase {
+  size_t head_dim;
+  std::vector<double> frequencies;
+  std::vector<float> centre, diagonal, keys, queries;
+  KeyFrame frame;
+
+  explicit FrameCase(const json& c)
+      : head_dim(c["D"].get<size_t>()),
+        centre(stored<float>(c["mu"])),
+        diagonal(stored<float>(c["diagonal"])),
+        keys(stored<float>(c["keys"])),
+        queries(stored<float>(c["queries"])) {
+    for (size_t i = 0; i < head_dim / 2; ++i) {
+      frequencies.push_back(
+          std::pow(c["rope_base"].get<double>(),
+                   -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
+    }
+    frame = {c["frame"].get<int>(), c["layout"] == "pair" ? KeyPairs::neighbours : KeyPairs::halves,
+             frequencies, centre, diagonal};
+    EXPECT_TRUE(check(frame, static_cast<int>(head_dim)).ok());
+  }
+};
+
+constexpr double kFrameTolerance = 2e-5;  // of the largest magnitude
+
+TEST(FormatGolden, KeysAndQueriesInFramesStayWithinTolerance) {
+  size_t num_numbers = 0;
+  double worst = 0;
+  const auto compare = [&](float got, float want, float scale, const json& id) {
+    EXPECT_NEAR(got, want, kFrameTolerance * scale) << id;
+    worst = std::max(worst, std::fabs(double{got} - want) / scale);
+    ++num_numbers;
+  };
+  const json frames = read_manifest("manifest_frames.json");
+  for (const json& c : frames["cases"]) {
+    const FrameCase built(c);
+    const std::vector<float> coded = stored<float>(c["coded_input"]);
+    const std::vector<float> prepared = stored<float>(c["prepared"]);
+    const std::vector<float> added = stored<float>(c["added"]);
+    std::vector<float> row(built.head_dim);
+    for (size_t p = 0; p < c["positions"].size(); ++p) {
+      const std::span key = std::span(built.keys).subspan(p * built.head_dim, built.head_dim);
+      frame_key(built.frame, c["positions"][p], key, row);
+      internal::rotate(row.data(), static_cast<int>(built.head_dim));
+      for (size_t d = 0; d < built.head_dim; ++d) {
+        compare(row[d], coded[p * built.head_dim + d], largest(coded), c["id"]);
+      }
+    }
+    const size_t num_queries = built.queries.size() / built.head_dim;
+    for (size_t at = 0; at < added.size(); ++at) {
+      const std::span query =
+          std::span(built.queries).subspan(at % num_queries * built.head_dim, built.head_dim);
+      const float number =
+          prepare_query(built.frame, c["frame_bases"][at / num_queries], query, row);
+      compare(number, added[at], largest(added), c["id"]);
+      for (size_t d = 0; d < built.head_dim; ++d) {
+        compare(row[d], prepared[at * built.head_dim + d], largest(prepared), c["id"]);
+      }
+    }
+  }
+  EXPECT_EQ(frames["cases"].size(), 4u);
+  std::printf("%zu numbers, worst difference %.2e of the largest\n", num_numbers, worst);
 }
 
 }  // namespace
