@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "format/bit_stream.h"
@@ -249,6 +251,48 @@ TEST(RowCodec, TrellisSearchCannotBeImprovedByOneBit) {
       }
     }
   }
+}
+
+// ---- docs/formats.md --------------------------------------------------------------------------
+
+Bytes from_hex(std::string_view text) {
+  Bytes bytes;
+  for (size_t i = 0; i < text.size(); i += 3) {
+    bytes.push_back(static_cast<std::byte>(std::stoi(std::string(text.substr(i, 2)), nullptr, 16)));
+  }
+  return bytes;
+}
+
+// 1, 2, ... 32.
+Row counted() {
+  Row row(32);
+  for (size_t d = 0; d < row.size(); ++d) row[d] = static_cast<float>(d + 1);
+  return row;
+}
+
+// The first stored values, as the document rounds them.
+void expect_example(PackedCode code, const Row& row, std::string_view hex, const Row& first) {
+  const Bytes packed = encoded(code, row);
+  EXPECT_EQ(packed, from_hex(hex)) << packed_code_name(code);
+  const Row stored = decoded_stored(code, packed, row.size());
+  for (size_t d = 0; d < first.size(); ++d) {
+    EXPECT_NEAR(stored[d], first[d], 5.1e-5) << packed_code_name(code) << " " << d;
+  }
+}
+
+TEST(RowCodec, PacksTheExamplesOfTheDocument) {
+  expect_example(PackedCode::q6, {31, -31, 8, 0.5}, "7f 80 82 00 00 80 3f", {31, -31, 8, 0});
+  Row steps = counted();
+  for (float& x : steps) x = x * 0.5f - 4.5f;
+  expect_example(PackedCode::tqk_q5_0, steps,
+                 "20 88 41 8a 39 28 a9 c5 9a 7b 30 ca 49 ab bd 38 eb cd bb ff 00 38 00 c8", steps);
+  expect_example(PackedCode::tqv_q3_0, counted(), "73 d1 b4 a7 29 47 9c 5c 87 c9 36 55 ba 4c",
+                 {-4.6338f, 25.4083f, 14.2932f, -40.6852f});
+  expect_example(PackedCode::tq4, counted(),
+                 "d6 1a 39 ab 8d 8d c5 53 69 d4 ba 83 42 77 46 6b 85 4a",
+                 {-7.5382f, 30.7640f, 12.4279f, -39.3209f});
+  expect_example(PackedCode::tcq3, counted(), "2d a2 bb 4d d6 8e 60 65 31 91 e8 ed d7 49",
+                 {-6.0223f, 25.3668f, 10.0372f});
 }
 
 // ---- error ------------------------------------------------------------------------------------
