@@ -7,8 +7,8 @@
 
 namespace kvik {
 
-void unpack_k_tile(KvCode code, const std::byte* tile, int num_slots, int head_dim,
-                   std::byte* rows, int64_t row_stride) noexcept {
+void unpack_k_tile(KvCode code, const std::byte* tile, int num_slots, int head_dim, std::byte* rows,
+                   int64_t row_stride) noexcept {
   const int64_t row_bytes = head_dim * kv_code_bytes(code);
   for (int slot = 0; slot < num_slots; ++slot) {
     std::byte* const row = rows + slot * row_stride;
@@ -20,8 +20,8 @@ void unpack_k_tile(KvCode code, const std::byte* tile, int num_slots, int head_d
   }
 }
 
-void unpack_v_tile(KvCode code, const std::byte* tile, int num_slots, int head_dim,
-                   std::byte* rows, int64_t row_stride) noexcept {
+void unpack_v_tile(KvCode code, const std::byte* tile, int num_slots, int head_dim, std::byte* rows,
+                   int64_t row_stride) noexcept {
   const int per_word = elements_per_word(code);
   const int64_t size = kv_code_bytes(code);
   const int64_t group_bytes = kTileTokens / per_word * kLineBytes;
