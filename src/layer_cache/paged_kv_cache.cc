@@ -51,17 +51,14 @@ Status check_options(const PagedKVCacheOptions& options) {
   }
   if (options.turboquant) {
     return unsupported("TurboQuant storage (" +
-                       std::string(turboquant_key_name(options.turboquant->k_quant)) + " keys, " +
-                       std::string(turboquant_value_name(options.turboquant->v_quant)) +
-                       " values) needs the TurboQuant formats of the format layer, which this "
-                       "build does not have; "
-                       "leave turboquant unset");
+                       std::string(packed_code_name(options.turboquant->k_quant)) + " and " +
+                       std::string(packed_code_name(options.turboquant->v_quant)) +
+                       "): caches store no packed formats yet; leave turboquant unset");
   }
-  if (options.kv_quant && options.kv_quant->mode != KvQuantMode::off) {
-    return unsupported(
-        "KV-Quant storage (" + std::string(kv_quant_mode_name(options.kv_quant->mode)) +
-        ") needs the KV-Quant formats of the format layer, which this build does not "
-        "have; set the mode to off");
+  if (options.kv_quant && options.kv_quant->mode) {
+    return unsupported("KV-Quant storage (" +
+                       std::string(packed_code_name(*options.kv_quant->mode)) +
+                       "): caches store no packed formats yet; leave the mode unset");
   }
   return {};
 }

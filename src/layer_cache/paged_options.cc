@@ -34,38 +34,6 @@ constexpr std::array kRoutes = {
     Named<PagedRoute>{"exact_gather", PagedRoute::gather},
 };
 
-using Mode = Named<KvQuantMode>;
-constexpr std::array kKvQuantModes = {
-    Mode{"off", KvQuantMode::off},     Mode{"", KvQuantMode::off},
-    Mode{"none", KvQuantMode::off},    Mode{"false", KvQuantMode::off},
-    Mode{"0", KvQuantMode::off},       Mode{"disabled", KvQuantMode::off},
-    Mode{"disable", KvQuantMode::off}, Mode{"q8", KvQuantMode::q8},
-    Mode{"8", KvQuantMode::q8},        Mode{"8bit", KvQuantMode::q8},
-    Mode{"int8", KvQuantMode::q8},     Mode{"uint8", KvQuantMode::q8},
-    Mode{"q8_0", KvQuantMode::q8},     Mode{"q6", KvQuantMode::q6},
-    Mode{"6", KvQuantMode::q6},        Mode{"6bit", KvQuantMode::q6},
-    Mode{"int6", KvQuantMode::q6},     Mode{"uint6", KvQuantMode::q6},
-    Mode{"q4", KvQuantMode::q4},       Mode{"4", KvQuantMode::q4},
-    Mode{"4bit", KvQuantMode::q4},     Mode{"int4", KvQuantMode::q4},
-    Mode{"uint4", KvQuantMode::q4},    Mode{"q4_0", KvQuantMode::q4},
-};
-
-using Key = Named<TurboQuantKey>;
-constexpr std::array kKeys = {
-    Key{"q8_0", TurboQuantKey::q8_0},   Key{"int8", TurboQuantKey::q8_0},
-    Key{"uint8", TurboQuantKey::uint8}, Key{"q5_0", TurboQuantKey::q5_0},
-    Key{"q4_0", TurboQuantKey::q4_0},   Key{"int4", TurboQuantKey::q4_0},
-    Key{"uint4", TurboQuantKey::q4_0},  Key{"int2", TurboQuantKey::int2},
-    Key{"uint2", TurboQuantKey::int2},
-};
-
-using Value = Named<TurboQuantValue>;
-constexpr std::array kValues = {
-    Value{"q2_0", TurboQuantValue::q2_0}, Value{"q3_0", TurboQuantValue::q3_0},
-    Value{"q4_0", TurboQuantValue::q4_0}, Value{"q5_0", TurboQuantValue::q5_0},
-    Value{"q8_0", TurboQuantValue::q8_0},
-};
-
 // The first name of a value is the one that is written.
 template <class T, size_t kCount>
 std::string_view name_of(const std::array<Named<T>, kCount>& names, T value) {
@@ -93,23 +61,6 @@ std::string_view paged_route_name(PagedRoute route) { return name_of(kRoutes, ro
 
 Result<PagedRoute> parse_paged_route(std::string_view name) {
   return internal::parse_name<PagedRoute>("attention implementation", name, '_', kRoutes);
-}
-
-std::string_view kv_quant_mode_name(KvQuantMode mode) { return name_of(kKvQuantModes, mode); }
-
-Result<KvQuantMode> parse_kv_quant_mode(std::string_view name) {
-  return internal::parse_name<KvQuantMode>("KV-Quant mode", name, '_', kKvQuantModes);
-}
-
-std::string_view turboquant_key_name(TurboQuantKey key) { return name_of(kKeys, key); }
-std::string_view turboquant_value_name(TurboQuantValue value) { return name_of(kValues, value); }
-
-Result<TurboQuantKey> parse_turboquant_key(std::string_view name) {
-  return internal::parse_name<TurboQuantKey>("TurboQuant key type", name, '_', kKeys);
-}
-
-Result<TurboQuantValue> parse_turboquant_value(std::string_view name) {
-  return internal::parse_name<TurboQuantValue>("TurboQuant value type", name, '_', kValues);
 }
 
 Result<int64_t> grow_num_blocks(int64_t num_blocks, int64_t block_size, int64_t num_tokens,

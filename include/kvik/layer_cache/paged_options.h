@@ -12,6 +12,7 @@
 #include "kvik/core/dtype.h"
 #include "kvik/core/export.h"
 #include "kvik/core/status.h"
+#include "kvik/format/packed_code.h"
 
 namespace kvik {
 
@@ -34,32 +35,17 @@ KVIK_API std::string_view paged_route_name(PagedRoute route);
 // paged. Errors: invalid_argument that lists the names.
 KVIK_API Result<PagedRoute> parse_paged_route(std::string_view name);
 
-// Low-bit storage. The names and the options are those of the contract; a cache made with either
-// is refused as unsupported until the format layer has the storage formats.
-enum class KvQuantMode : uint8_t { off, q8, q6, q4 };
-
-KVIK_API std::string_view kv_quant_mode_name(KvQuantMode mode);
-// Case-free, '-' as '_'. off = "", none, false, 0, disabled, disable; q8 = 8, 8bit, int8, uint8,
-// q8_0; q6 = 6, 6bit, int6, uint6; q4 = 4, 4bit, int4, uint4, q4_0. Errors: invalid_argument.
-KVIK_API Result<KvQuantMode> parse_kv_quant_mode(std::string_view name);
-
+// Low-bit storage (the parsers of names are parse_kv_quant_mode and its sisters in
+// format/packed_code.h). A cache made with either is refused as unsupported until caches store the
+// packed formats.
 struct KvQuantConfig {
-  KvQuantMode mode = KvQuantMode::q8;
+  std::optional<PackedCode> mode = PackedCode::q8;   // q8, q6 or q4; none: off
   std::optional<DType> mirror_dtype = std::nullopt;  // none: that of the rows
 };
 
-enum class TurboQuantKey : uint8_t { q8_0, uint8, q5_0, q4_0, int2 };
-enum class TurboQuantValue : uint8_t { q2_0, q3_0, q4_0, q5_0, q8_0 };
-
-// q8_0, int8; uint8; q5_0; q4_0, int4, uint4; int2, uint2. Errors: invalid_argument with the list.
-KVIK_API Result<TurboQuantKey> parse_turboquant_key(std::string_view name);
-KVIK_API Result<TurboQuantValue> parse_turboquant_value(std::string_view name);
-KVIK_API std::string_view turboquant_key_name(TurboQuantKey key);
-KVIK_API std::string_view turboquant_value_name(TurboQuantValue value);
-
 struct TurboQuantConfig {
-  TurboQuantKey k_quant = TurboQuantKey::q8_0;
-  TurboQuantValue v_quant = TurboQuantValue::q3_0;
+  PackedCode k_quant = PackedCode::tqk_q8_0;  // one of tqk_*
+  PackedCode v_quant = PackedCode::tqv_q3_0;  // one of tqv_*
 };
 
 struct PagedKVCacheOptions {
