@@ -249,8 +249,11 @@ TEST(PagedAttention, TakesMasksOfEveryShape) {
   const LayerRows rows(kShape, 45, 1, 2);
   PagedKVCache cache = filled(rows);
   const int64_t q_len = 3;
-  for (const auto& [nb, nh, nq] :
+  for (const auto& shape :
        {std::array<int64_t, 3>{1, 1, 1}, {2, 1, 3}, {1, 4, 3}, {2, 4, 3}, {2, 1, 1}}) {
+    const int64_t nb = shape[0];
+    const int64_t nh = shape[1];
+    const int64_t nq = shape[2];
     std::vector<std::byte> data(static_cast<size_t>(nb * nh * nq * 45));
     for (size_t i = 0; i < data.size(); ++i) data[i] = std::byte(test::below(77, i, 3) == 0);
     MaskView view;
