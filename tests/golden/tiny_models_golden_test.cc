@@ -85,8 +85,9 @@ class TinyModels : public testing::TestWithParam<const char*> {
   // Tokens that differ with the seed, as many as asked for.
   std::vector<TokenId> more_tokens(size_t seed, size_t count) const {
     std::vector<TokenId> tokens;
-    for (size_t i = 0; i < count; ++i)
+    for (size_t i = 0; i < count; ++i) {
       tokens.push_back(tokens_[(i + i / 50 * seed + seed) % tokens_.size()]);
+    }
     return tokens;
   }
 
