@@ -138,6 +138,7 @@ TEST(Model, RefusesAbsurdHyperparameters) {
                                                     {"attention.head_count", 0},
                                                     {"attention.head_count", 1000000},
                                                     {"attention.head_count_kv", 0},
+                                                    {"attention.head_count_kv", 8},
                                                     {"attention.key_length", 577},
                                                     {"rope.dimension_count", 10}};
   for (const auto& [key, value] : cases) {
