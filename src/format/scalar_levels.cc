@@ -51,12 +51,10 @@ void code_levels(const LevelTable& table, const float* y, float n2, int head_dim
 
 bool encode_scalar(const PackedTraits& traits, const float* row, int head_dim,
                    std::byte* packed) noexcept {
-  if (!all_finite(row, head_dim)) return false;
-  float y[kMaxRotatedHeadDim];
-  std::copy(row, row + head_dim, y);
-  rotate(y, head_dim);
-  const float n2 = sum16(head_dim, [&y](int i) { return y[i] * y[i]; });
-  if (!std::isfinite(n2)) return false;
+  float y[kMaxRotatedHeadDim] = {};
+  const std::optional<float> squares = rotate_row(row, head_dim, y);
+  if (!squares) return false;
+  const float n2 = *squares;
 
   uint8_t codes[kMaxRotatedHeadDim] = {};
   f16_bits scale = 0;

@@ -97,12 +97,10 @@ void values_of(const Path& path, int head_dim, std::span<const int8_t> levels,
 
 bool encode_trellis(const PackedTraits& traits, const float* row, int head_dim,
                     std::byte* packed) noexcept {
-  if (!all_finite(row, head_dim)) return false;
-  float y[kMaxRotatedHeadDim];
-  std::copy(row, row + head_dim, y);
-  rotate(y, head_dim);
-  const float n2 = sum16(head_dim, [&y](int i) { return y[i] * y[i]; });
-  if (!std::isfinite(n2)) return false;
+  float y[kMaxRotatedHeadDim] = {};
+  const std::optional<float> squares = rotate_row(row, head_dim, y);
+  if (!squares) return false;
+  const float n2 = *squares;
 
   const LevelTable table = trellis_levels(traits.bits);
   const bool is_zero = n2 < kTiny;

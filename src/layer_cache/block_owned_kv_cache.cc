@@ -10,7 +10,7 @@
 namespace kvik {
 
 using internal::OwnedRows;
-using internal::parse_meta_number;
+using internal::parse_owned_meta;
 
 namespace {
 
@@ -139,32 +139,16 @@ std::vector<std::string> BlockOwnedKVCache::meta_state() const {
 
 Status BlockOwnedKVCache::set_meta_state(std::span<const std::string> meta) {
   if (meta.empty()) return {};
-  if (meta.size() != 2 && meta.size() != 3) {
-    return invalid_argument("meta state has " + num(static_cast<int64_t>(meta.size())) +
-                            " items; it needs block_size, offset and optionally the mode");
-  }
-  Result<int64_t> block = parse_meta_number("block_size", meta[0]);
-  if (!block.ok()) return block.status();
-  Result<int64_t> offset = parse_meta_number("offset", meta[1]);
-  if (!offset.ok()) return offset.status();
-  DetachMode mode = mode_;
-  if (meta.size() == 3) {
-    Result<DetachMode> parsed = parse_detach_mode(meta[2]);
-    if (!parsed.ok()) return parsed.status();
-    mode = *parsed;
-  }
-  if (Status status = check_block_size(*block); !status.ok()) return status;
-  if (*block != block_size() && rows_->has_memory()) {
+  const Result<internal::OwnedMeta> parsed = parse_owned_meta("block_size", meta, mode_);
+  if (!parsed.ok()) return parsed.status();
+  if (Status status = check_block_size(parsed->unit); !status.ok()) return status;
+  if (parsed->unit != block_size() && rows_->has_memory()) {
     return invalid_argument("the rows lie in blocks of " + num(block_size()) +
-                            "; a meta state of blocks of " + num(*block) + " does not fit them");
+                            "; a meta state of blocks of " + num(parsed->unit) +
+                            " does not fit them");
   }
-  if (*offset < 0 || *offset > rows_->offset()) {
-    return invalid_argument("offset " + num(*offset) + " does not fit the " + num(rows_->offset()) +
-                            " valid rows; restore the state first");
-  }
-  rows_->set_unit(*block);
-  rows_->truncate(*offset);
-  mode_ = mode;
+  if (Status status = rows_->restore(parsed->unit, parsed->offset); !status.ok()) return status;
+  mode_ = parsed->mode;
   return {};
 }
 

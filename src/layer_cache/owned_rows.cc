@@ -112,6 +112,32 @@ TailOwnerStats OwnedRows::stats() const {
   return stats;
 }
 
+Status OwnedRows::restore(int64_t unit, int64_t rows) {
+  if (rows < 0 || rows > offset()) {
+    return invalid_argument("offset " + std::to_string(rows) + " does not fit the " +
+                            std::to_string(offset()) + " valid rows; restore the state first");
+  }
+  unit_ = unit;
+  store_->truncate(rows);
+  return {};
+}
+
+Result<OwnedMeta> parse_owned_meta(const char* unit_name, std::span<const std::string> meta,
+                                   DetachMode mode) {
+  if (meta.size() != 2 && meta.size() != 3) {
+    return invalid_argument("meta state has " + std::to_string(meta.size()) + " items; it needs " +
+                            unit_name + ", offset and optionally the mode");
+  }
+  const Result<int64_t> unit = parse_meta_number(unit_name, meta[0]);
+  if (!unit.ok()) return unit.status();
+  const Result<int64_t> offset = parse_meta_number("offset", meta[1]);
+  if (!offset.ok()) return offset.status();
+  if (meta.size() == 2) return OwnedMeta{*unit, *offset, mode};
+  const Result<DetachMode> named = parse_detach_mode(meta[2]);
+  if (!named.ok()) return named.status();
+  return OwnedMeta{*unit, *offset, *named};
+}
+
 Result<int64_t> parse_meta_number(const char* name, const std::string& text) {
   int64_t value = 0;
   const char* const end = text.data() + text.size();

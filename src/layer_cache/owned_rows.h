@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kvik/layer_cache/detach_mode.h"
 #include "kvik/layer_cache/tail_owner_stats.h"
 #include "layer_cache/pending_halves.h"
 #include "layer_cache/row_store.h"
@@ -22,7 +23,6 @@ class OwnedRows {
       : unit_(unit), max_rows_(max_rows), store_(std::make_unique<RowStore>(max_rows)) {}
 
   int64_t unit() const { return unit_; }
-  void set_unit(int64_t unit) { unit_ = unit; }
   int64_t max_rows() const { return max_rows_; }
   int64_t offset() const { return store_->num_rows(); }
   bool has_memory() const { return store_->has_memory(); }
@@ -45,7 +45,9 @@ class OwnedRows {
   Status replace(const ConstTensorView& keys, const ConstTensorView& values, int64_t num_rows);
   void clear();
   int64_t trim(int64_t n);
-  void truncate(int64_t rows) { store_->truncate(rows); }
+  // Takes the unit and keeps the first `rows` rows. Errors, nothing changed: invalid_argument for
+  // more rows than there are.
+  Status restore(int64_t unit, int64_t rows);
 
   // Sets one half: at once if it fits the other half's rows, else when the other one comes.
   Status set_half(bool is_keys, const std::optional<ConstTensorView>& half);
@@ -66,6 +68,16 @@ class OwnedRows {
   TailOwnerStats counters_;
   PendingHalves halves_;
 };
+
+// The strings of a meta state: unit, offset, and the mode where it is given.
+struct OwnedMeta {
+  int64_t unit = 0;
+  int64_t offset = 0;
+  DetachMode mode;
+};
+// `mode` is kept where the strings name none. Errors: invalid_argument that names the item.
+Result<OwnedMeta> parse_owned_meta(const char* unit_name, std::span<const std::string> meta,
+                                   DetachMode mode);
 
 // Reads a whole number of a meta state. Errors: invalid_argument that names the item.
 Result<int64_t> parse_meta_number(const char* name, const std::string& text);

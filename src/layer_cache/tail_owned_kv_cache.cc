@@ -8,7 +8,7 @@
 namespace kvik {
 
 using internal::OwnedRows;
-using internal::parse_meta_number;
+using internal::parse_owned_meta;
 
 namespace {
 
@@ -111,28 +111,11 @@ std::vector<std::string> TailOwnedKVCache::meta_state() const {
 
 Status TailOwnedKVCache::set_meta_state(std::span<const std::string> meta) {
   if (meta.empty()) return {};
-  if (meta.size() != 2 && meta.size() != 3) {
-    return invalid_argument("meta state has " + num(static_cast<int64_t>(meta.size())) +
-                            " items; it needs step, offset and optionally the mode");
-  }
-  Result<int64_t> step = parse_meta_number("step", meta[0]);
-  if (!step.ok()) return step.status();
-  Result<int64_t> offset = parse_meta_number("offset", meta[1]);
-  if (!offset.ok()) return offset.status();
-  DetachMode mode = mode_;
-  if (meta.size() == 3) {
-    Result<DetachMode> parsed = parse_detach_mode(meta[2]);
-    if (!parsed.ok()) return parsed.status();
-    mode = *parsed;
-  }
-  if (Status status = check_sizes(*step, 1); !status.ok()) return status;
-  if (*offset < 0 || *offset > rows_->offset()) {
-    return invalid_argument("offset " + num(*offset) + " does not fit the " + num(rows_->offset()) +
-                            " valid rows; restore the state first");
-  }
-  rows_->set_unit(*step);
-  rows_->truncate(*offset);
-  mode_ = mode;
+  const Result<internal::OwnedMeta> parsed = parse_owned_meta("step", meta, mode_);
+  if (!parsed.ok()) return parsed.status();
+  if (Status status = check_sizes(parsed->unit, 1); !status.ok()) return status;
+  if (Status status = rows_->restore(parsed->unit, parsed->offset); !status.ok()) return status;
+  mode_ = parsed->mode;
   return {};
 }
 
