@@ -17,6 +17,7 @@ namespace {
 
 using test::holds_model_rows;
 using test::write_model_rows;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 const KvSpec kSpec{2, 8, 8, {{KvCode::f32, KvCode::f32}, {KvCode::f16, KvCode::bf16}}};
@@ -279,6 +280,57 @@ TEST_F(CacheStory, CommitRefusesAStepWhoseRowAFormatRefused) {
   EXPECT_TRUE(holds(s, ids(0, 5)));
   EXPECT_TRUE(append(s, ids(5, 3)).ok());
   EXPECT_TRUE(holds(s, ids(0, 8)));
+}
+
+TEST_F(CacheStory, PositionsOfABatchContinueEachSequence) {
+  open(8);
+  Sequence a = cache_->new_sequence();
+  Sequence b = cache_->new_sequence();
+  ASSERT_TRUE(append(a, ids(0, 4)).ok());
+  ASSERT_TRUE(append(b, ids(100, 7)).ok());
+  const std::vector<AppendRequest> requests = {{&a, 3}, {&b, 3}};
+  AppendPlan plan = cache_->reserve(requests).value();
+  EXPECT_THAT(plan.positions(), ElementsAre(4, 5, 6, 7, 8, 9));
+  EXPECT_THAT(plan.query_indptr(), ElementsAre(0, 3, 6));
+  EXPECT_THAT(plan.seq_lens(), ElementsAre(7, 10));
+  std::vector<int64_t> more = ids(4, 3);
+  for (const int64_t id : ids(107, 3)) more.push_back(id);
+  for (int layer = 0; layer < 2; ++layer) write_model_rows(*cache_, plan, layer, more);
+  EXPECT_THAT(plan.positions(), ElementsAre(4, 5, 6, 7, 8, 9));
+  ASSERT_TRUE(cache_->commit(std::move(plan)).ok());
+  EXPECT_EQ(a.num_cached(), 7);
+  EXPECT_EQ(b.num_cached(), 10);
+  EXPECT_TRUE(holds(a, ids(0, 7)));
+  EXPECT_TRUE(holds(b, ids(100, 10)));
+}
+
+// [head][token][dim] with a gap behind each row, instead of [token][head][dim].
+TEST_F(CacheStory, RowsWithStridesOfTheirOwnAreStored) {
+  open(4);
+  Sequence s = cache_->new_sequence();
+  const AppendRequest request{&s, 5};
+  AppendPlan plan = cache_->reserve({&request, 1}).value();
+  for (int layer = 0; layer < 2; ++layer) {
+    const std::vector<float> k = test::model_rows(ids(0, 5), kSpec, layer, true);
+    const std::vector<float> v = test::model_rows(ids(0, 5), kSpec, layer, false);
+    std::vector<float> strided(2 * 2 * 5 * 11, 99.0f);
+    for (size_t token = 0; token < 5; ++token) {
+      for (size_t head = 0; head < 2; ++head) {
+        for (size_t d = 0; d < 8; ++d) {
+          const size_t to = (head * 5 + token) * 11 + d;
+          strided[to] = k[(token * 2 + head) * 8 + d];
+          strided[110 + to] = v[(token * 2 + head) * 8 + d];
+        }
+      }
+    }
+    ConstTensorView k_view(strided.data(), DType::f32, {5, 2, 8});
+    k_view.stride = {11, 55, 1, 0};
+    ConstTensorView v_view = k_view;
+    v_view.data += 110 * sizeof(float);
+    cache_->write(plan, layer, k_view, v_view);
+  }
+  ASSERT_TRUE(cache_->commit(std::move(plan)).ok());
+  EXPECT_TRUE(holds(s, ids(0, 5)));
 }
 
 TEST_F(CacheStory, SequencesOfAnotherCacheAreRefused) {
@@ -637,6 +689,60 @@ TEST_F(SetStory, GoesBackWithinTheSlackAndRefusesBeyond) {
   EXPECT_TRUE(append(s, 1).ok());
   EXPECT_TRUE(set_->truncate(s, 0).ok());
   EXPECT_TRUE(append(s, 1).ok());
+}
+
+TEST_F(SetStory, PositionsGoOnCountingWhenRowsWereGivenBack) {
+  Sequence s = set_->new_sequence();
+  for (int position = 0; position < 120; ++position) {
+    const AppendRequest request{&s, 1};
+    SetPlan plan = set_->reserve({&request, 1}).value();
+    for (int c = 0; c < 2; ++c) {
+      EXPECT_THAT(plan.plan(c).positions(), ElementsAre(position));
+      EXPECT_THAT(plan.plan(c).seq_lens(), ElementsAre(position + 1));
+      write_model_rows(set_->cache(c), plan.plan(c), 0, {position});
+    }
+    ASSERT_TRUE(set_->commit(std::move(plan)).ok());
+  }
+  EXPECT_EQ(s.num_cached(), 120);
+  EXPECT_LE(s.table(1).end_block() - s.table(1).begin_block(), 3);
+}
+
+// Each dim's value is 1 for the tokens whose position is that dim modulo 16, and queries are zeros:
+// the mean over the newest 8.
+TEST(PagedCache, AWindowShowsItsNewestTokensBeforeAtAndAfterItFills) {
+  PagedCacheOptions options;
+  options.spec = {1, 4, 16, {{KvCode::f32, KvCode::f32}}};
+  options.window = 8;
+  options.rollback_slack = 0;
+  options.max_blocks = 3;
+  const std::shared_ptr<Backend> cpu = backend();
+  PagedCache cache = PagedCache::create(options, cpu).value();
+  Sequence s = cache.new_sequence();
+  for (int count = 6; s.num_cached() < 60; count = 1) {
+    const AppendRequest request{&s, count};
+    AppendPlan plan = cache.reserve({&request, 1}).value();
+    std::vector<float> k(static_cast<size_t>(count) * 4, 1.0f);
+    std::vector<float> v(static_cast<size_t>(count) * 16, 0.0f);
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      v[i * 16 + static_cast<size_t>(plan.positions()[i] % 16)] = 1;
+    }
+    cache.write(plan, 0, {k.data(), DType::f32, {count, 1, 4}},
+                {v.data(), DType::f32, {count, 1, 16}});
+    const Segment segment{.view = cache.view(plan, 0)};
+    test::Queries queries(1, 4);
+    queries.add(std::vector<float>(k.size(), 0.0f));
+    test::Outputs outputs;
+    ASSERT_TRUE(attend(*cpu, test::make_call(queries, {&segment, 1}, {.window = 8}, outputs)).ok());
+    ASSERT_TRUE(cache.commit(std::move(plan)).ok());
+    const int length = s.num_cached();
+    const int seen = std::min(length, 8);
+    std::vector<float> expected(16, 0.0f);
+    for (int p = length - seen; p < length; ++p) {
+      expected[static_cast<size_t>(p % 16)] = 1.0f / static_cast<float>(seen);
+    }
+    const std::vector<float> newest(outputs.out.end() - 16, outputs.out.end());
+    EXPECT_THAT(newest, testing::Pointwise(testing::FloatNear(1e-6f), expected)) << length;
+  }
 }
 
 TEST_F(SetStory, OneCacheWithoutRoomStopsAll) {

@@ -87,6 +87,22 @@ TEST(SizePrediction, EqualsACacheThatForgetsWhatLeftItsWindow) {
   expect_predicted(options, {{3, 200}, {1500, 1}});
 }
 
+// No memory is needed to count it.
+TEST(SizePrediction, CountsBytesThatNeedMoreThan32Bits) {
+  constexpr int kTokens = 5242880;
+  PagedCacheOptions options = options_of({KvCode::f16, KvCode::f16}, 1);
+  options.spec.num_kv_heads = 8;
+  options.spec.head_dim_k = options.spec.head_dim_v = 128;
+  options.max_blocks = kTokens / 16;
+  options.num_blocks = options.max_blocks;
+  const AppendRun all{1, kTokens};
+  const CacheSize size = predict_cache_size(options, {&all, 1}).value();
+  EXPECT_EQ(size.num_tokens, kTokens);
+  EXPECT_EQ(size.used_blocks, kTokens / 16);
+  EXPECT_EQ(size.nbytes, int64_t{2} * 10737418240);
+  EXPECT_EQ(size.committed_bytes, int64_t{2} * 10737418240);
+}
+
 TEST(SizePrediction, RefusesWhatNoCacheCouldHold) {
   const PagedCacheOptions options = options_of({}, 2);
   const AppendRun too_many{1, 512 * 16 + 1};

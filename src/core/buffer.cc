@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/back_memory.h"
 #include "core/growth_rule.h"
 #include "kvik/core/checked_math.h"
 
@@ -43,6 +44,45 @@ int populate(std::byte* begin, std::byte* end) {
 }
 
 }  // namespace
+
+Status internal::back_memory(std::byte* data, int64_t from, int64_t to) {
+  // Populating more than there is would not fail: the system would kill the process.
+  if (const int64_t step = to - from; step >= kLargeStepBytes && step > available_memory_bytes()) {
+    return {StatusCode::out_of_memory, "no memory for " + std::to_string(step) +
+                                           " more bytes: the machine has " +
+                                           std::to_string(available_memory_bytes()) + " left"};
+  }
+  std::byte* const begin = data + from;
+  std::byte* const end = data + to;
+  // Ask for huge pages only where a whole one lies inside this step: elsewhere the first touch
+  // would back 2 MiB at once, and a small cache would pay for memory that it does not use.
+  std::byte* const huge_begin = data + round_up(from, kHugePageBytes);
+  std::byte* const huge_end = data + to / kHugePageBytes * kHugePageBytes;
+  if (huge_begin < huge_end) {
+    madvise(huge_begin, static_cast<size_t>(huge_end - huge_begin), MADV_HUGEPAGE);
+  }
+  if (const int error = populate(begin, end); error != 0) {
+    madvise(begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+    return {StatusCode::out_of_memory, "the system refused " + std::to_string(end - begin) +
+                                           " more bytes of memory (" + std::strerror(error) + ")"};
+  }
+  return {};
+}
+
+int64_t internal::resident_in(const std::byte* data, int64_t bytes) {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  std::array<unsigned char, 4096> map{};
+  int64_t resident = 0;
+  for (int64_t offset = 0; offset < bytes;) {
+    const int64_t span = std::min<int64_t>(bytes - offset, static_cast<int64_t>(map.size()) * page);
+    if (mincore(const_cast<std::byte*>(data) + offset, static_cast<size_t>(span), map.data()) != 0)
+      return resident;
+    const int64_t num_pages = ceil_div(span, page);
+    for (int64_t i = 0; i < num_pages; ++i) resident += (map[static_cast<size_t>(i)] & 1) * page;
+    offset += span;
+  }
+  return resident;
+}
 
 Result<Buffer> Buffer::reserve(int64_t reserved_bytes) {
   if (reserved_bytes < 0) {
@@ -103,45 +143,14 @@ Status Buffer::commit(int64_t bytes) {
                                            " reserved bytes cannot hold " + std::to_string(bytes)};
   }
   const int64_t target = internal::committed_after(committed_bytes_, bytes, reserved_bytes_);
-  // Populating more than there is would not fail: the system would kill the process.
-  if (const int64_t step = target - committed_bytes_;
-      step >= kLargeStepBytes && step > available_memory_bytes()) {
-    return {StatusCode::out_of_memory, "no memory for " + std::to_string(step) +
-                                           " more bytes: the machine has " +
-                                           std::to_string(available_memory_bytes()) + " left"};
-  }
-  std::byte* const begin = data_ + committed_bytes_;
-  std::byte* const end = data_ + target;
-  // Ask for huge pages only where a whole one lies inside this step: elsewhere the first touch
-  // would back 2 MiB at once, and a small cache would pay for memory that it does not use.
-  std::byte* const huge_begin = data_ + round_up(committed_bytes_, kHugePageBytes);
-  std::byte* const huge_end = data_ + target / kHugePageBytes * kHugePageBytes;
-  if (huge_begin < huge_end) {
-    madvise(huge_begin, static_cast<size_t>(huge_end - huge_begin), MADV_HUGEPAGE);
-  }
-  if (const int error = populate(begin, end); error != 0) {
-    madvise(begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
-    return {StatusCode::out_of_memory, "the system refused " + std::to_string(end - begin) +
-                                           " more bytes of memory (" + std::strerror(error) + ")"};
+  if (Status status = internal::back_memory(data_, committed_bytes_, target); !status.ok()) {
+    return status;
   }
   committed_bytes_ = target;
   return {};
 }
 
-int64_t Buffer::resident_bytes() const {
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  std::array<unsigned char, 4096> map{};
-  int64_t resident = 0;
-  for (int64_t offset = 0; offset < committed_bytes_;) {
-    const int64_t span =
-        std::min<int64_t>(committed_bytes_ - offset, static_cast<int64_t>(map.size()) * page);
-    if (mincore(data_ + offset, static_cast<size_t>(span), map.data()) != 0) return resident;
-    const int64_t num_pages = ceil_div(span, page);
-    for (int64_t i = 0; i < num_pages; ++i) resident += (map[static_cast<size_t>(i)] & 1) * page;
-    offset += span;
-  }
-  return resident;
-}
+int64_t Buffer::resident_bytes() const { return internal::resident_in(data_, committed_bytes_); }
 
 int64_t available_memory_bytes() {
   int64_t available = std::numeric_limits<int64_t>::max();

@@ -141,8 +141,11 @@ Status Session::compute_pending() {
   if (tokens_.empty() || has_logits_) return {};
   const auto size = static_cast<int>(tokens_.size());
   if (sequence_.num_cached() == size) {
-    // All rows are there, but not what the last one led to.
-    if (Status status = caches_.truncate(sequence_, size - 1); !status.ok()) return status;
+    // All rows are there, but not what the last one led to. Where a window has given back a row
+    // that it needs, everything is computed anew.
+    Status status = caches_.truncate(sequence_, size - 1);
+    if (status.code() == StatusCode::unsupported) status = caches_.truncate(sequence_, 0);
+    if (!status.ok()) return status;
   }
   const int batch = runner_->options().max_batch_tokens;
   while (sequence_.num_cached() < size) {

@@ -111,6 +111,27 @@ TEST_F(SessionWindow, GoingBackToRowsThatAreGoneIsRefusedAndRewindStartsAnew) {
   EXPECT_EQ(logits(*session), logits(*cold));
 }
 
+TEST_F(SessionWindow, AnywhereThatItCanBeCutBackToItCanGoOn) {
+  const std::vector<TokenId> tokens = tiny_tokens(5, 300);
+  int refused = 0;
+  for (int kept = 170; kept < 300; ++kept) {
+    const std::unique_ptr<Session> session = make();
+    ASSERT_TRUE(session->feed(tokens).ok());
+    if (const Status status = session->truncate(kept); !status.ok()) {
+      EXPECT_EQ(status.code(), StatusCode::unsupported);
+      ++refused;
+      continue;
+    }
+    const Status status = session->feed({});
+    ASSERT_TRUE(status.ok()) << kept << ": " << status.to_string();
+    const std::unique_ptr<Session> cold = make();
+    ASSERT_TRUE(cold->feed(std::span(tokens).first(static_cast<size_t>(kept))).ok());
+    EXPECT_EQ(logits(*session), logits(*cold)) << kept;
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_LT(refused, 80);
+}
+
 TEST_F(SessionWindow, AContiguousCacheCannotRoll) {
   std::shared_ptr<ModelRunner> runner = ModelRunner::create(model_).value();
   const Status status =

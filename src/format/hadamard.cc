@@ -1,6 +1,9 @@
 #include "format/hadamard.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include "format/row_math.h"
 
 namespace kvik::internal {
 
@@ -35,6 +38,15 @@ void rotate(float* row, int head_dim) noexcept {
 void unrotate(float* row, int head_dim) noexcept {
   hadamard(row, head_dim);
   apply_signs(row, head_dim);
+}
+
+std::optional<float> rotate_row(const float* row, int head_dim, float* rotated) noexcept {
+  if (!all_finite(row, head_dim)) return std::nullopt;
+  std::copy(row, row + head_dim, rotated);
+  rotate(rotated, head_dim);
+  const float squares = sum16(head_dim, [rotated](int i) { return rotated[i] * rotated[i]; });
+  if (!std::isfinite(squares)) return std::nullopt;
+  return squares;
 }
 
 }  // namespace kvik::internal

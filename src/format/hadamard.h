@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace kvik::internal {
 
@@ -29,5 +30,9 @@ void hadamard(float* row, int head_dim) noexcept;
 // Signs, then hadamard; and the inverse. Both keep lengths.
 void rotate(float* row, int head_dim) noexcept;
 void unrotate(float* row, int head_dim) noexcept;
+
+// The row rotated into `rotated`, and the sum of its squares as sum16 adds them. nullopt for a row
+// that has a number, or this sum, that is not finite.
+std::optional<float> rotate_row(const float* row, int head_dim, float* rotated) noexcept;
 
 }  // namespace kvik::internal

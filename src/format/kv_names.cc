@@ -52,8 +52,8 @@ Result<KvCode> resolve(std::string_view name, bool for_keys) {
   const Result<KvCode> code = parse_kv_code(name);
   if (!code.ok()) {
     return invalid_argument("unknown KV format '" + std::string(name) + "' for " +
-                            (for_keys ? "keys" : "values") + "; known are " +
-                            list_codes(for_keys) + ", and of llama.cpp " + list(kTypes));
+                            (for_keys ? "keys" : "values") + "; known are " + list_codes(for_keys) +
+                            ", and of llama.cpp " + list(kTypes));
   }
   if (for_keys ? stores_keys(code.value()) : stores_values(code.value())) return code;
   return invalid_argument(std::string(name) + " stores " + (for_keys ? "values" : "keys") +
@@ -78,8 +78,8 @@ Result<KvFormat> resolve_format_name(std::string_view name) {
   if (k.ok() && v.ok()) return KvFormat{k.value(), v.value()};
   const Status& wrong = k.ok() ? v.status() : k.status();
   if (colon != std::string_view::npos) return wrong;
-  return invalid_argument(wrong.message() + "; for both sides give K:V, or a preset of vLLM: " +
-                          list(kPresets));
+  return invalid_argument(wrong.message() +
+                          "; for both sides give K:V, or a preset of vLLM: " + list(kPresets));
 }
 
 }  // namespace kvik

@@ -28,8 +28,8 @@ TEST(KvNames, OurOwnNamesMeanThemselvesOnTheSidesThatTheyStore) {
 
 // No foreign type of b bits is stored in fewer.
 TEST(KvNames, LlamaCppTypesLoseNoBits) {
-  for (const auto& [name, bits] : {std::pair{"q8_0", 8}, {"q5_1", 5}, {"q5_0", 5}, {"q4_1", 4},
-                                   {"q4_0", 4}, {"iq4_nl", 4}}) {
+  for (const auto& [name, bits] :
+       {std::pair{"q8_0", 8}, {"q5_1", 5}, {"q5_0", 5}, {"q4_1", 4}, {"q4_0", 4}, {"iq4_nl", 4}}) {
     EXPECT_EQ(packed_code_bits(resolve_key_name(name).value()), bits) << name;
     EXPECT_EQ(packed_code_bits(resolve_value_name(name).value()), bits) << name;
   }

@@ -30,7 +30,7 @@ bool encode_kv_quant(const PackedTraits& traits, const float* row, int head_dim,
   const float scale = std::max(peak / qmax, 1e-6f);
   // Within a few ulp of the largest float the decoded peak would be infinite.
   if (!std::isfinite(scale * qmax)) return false;
-  uint8_t codes[kMaxHeadDim];
+  uint8_t codes[kMaxHeadDim] = {};
   for (int i = 0; i < head_dim; ++i) {
     const float code = std::clamp(std::nearbyint(row[i] / scale), -qmax, qmax);
     codes[i] = static_cast<uint8_t>(static_cast<int>(code) + offset_of(bits));
@@ -43,7 +43,7 @@ bool encode_kv_quant(const PackedTraits& traits, const float* row, int head_dim,
 void decode_kv_quant(const PackedTraits& traits, const std::byte* packed, int head_dim,
                      float* row) noexcept {
   const int bits = traits.bits;
-  uint8_t codes[kMaxHeadDim];
+  uint8_t codes[kMaxHeadDim] = {};
   unpack_bits(packed, head_dim, bits, codes);
   const auto scale = load_as<float>(packed + head_dim * bits / 8);
   for (int i = 0; i < head_dim; ++i) {

@@ -103,7 +103,8 @@ ValuePlace place_of(const Plane& plane, int slot, int chunk) {
   return {chunk * plane.bits / 2 + slot * plane.bits / 32, slot * plane.bits % 32};
 }
 
-void put_value(const Plane& plane, std::byte* lines, int slot, const uint8_t* codes, int num_codes) {
+void put_value(const Plane& plane, std::byte* lines, int slot, const uint8_t* codes,
+               int num_codes) {
   for (int chunk = 0; chunk * kChunk < num_codes; ++chunk) {
     const ValuePlace place = place_of(plane, slot, chunk);
     std::byte* const line = lines + place.line * kLineBytes;
@@ -112,14 +113,14 @@ void put_value(const Plane& plane, std::byte* lines, int slot, const uint8_t* co
     const uint32_t keep = ~(plane.mask() << place.bit);
     for (int lane = 0; lane < kTileLanes; ++lane) {
       const uint32_t code = codes[chunk * kChunk + lane];
-      words[lane] =
-          (words[lane] & keep) | (code >> plane.shift & plane.mask()) << place.bit;
+      words[lane] = (words[lane] & keep) | (code >> plane.shift & plane.mask()) << place.bit;
     }
     std::memcpy(line, words, sizeof words);
   }
 }
 
-void get_value(const Plane& plane, const std::byte* lines, int slot, int num_codes, uint8_t* codes) {
+void get_value(const Plane& plane, const std::byte* lines, int slot, int num_codes,
+               uint8_t* codes) {
   for (int chunk = 0; chunk * kChunk < num_codes; ++chunk) {
     const ValuePlace place = place_of(plane, slot, chunk);
     uint32_t words[kTileLanes];

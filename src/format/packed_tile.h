@@ -3,8 +3,8 @@
 // A tile is cut in chunks of 16 elements of 16 lanes: in K an element is a dim and a lane a token,
 // in V an element is a token and a lane a dim. The codes are split in planes of 8, 4, 2 or 1 bits,
 // lowest bits first; each plane is a run of lines. With e = element in its chunk:
-//   plane of w > 1 bits   line chunk * w / 2 + e * w / 32, bits [e * w % 32, + w) of the lane's word
-//   plane of 1 bit        line chunk / 2, bit chunk % 2 * 16 + e
+//   plane of w > 1 bits   line chunk * w / 2 + e * w / 32, bits [e * w % 32, + w) of the lane's
+//   word plane of 1 bit        line chunk / 2, bit chunk % 2 * 16 + e
 // Then scales, and zero points (tqk_*): [group of 32 dims, or one][token].
 #pragma once
 

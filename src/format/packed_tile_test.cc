@@ -1,5 +1,5 @@
-// Packed rows in tiles: every code comes back, only its own bits are touched, and the bits lie where
-// docs/tile-layout.md says.
+// Packed rows in tiles: every code comes back, only its own bits are touched, and the bits lie
+// where docs/tile-layout.md says.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -143,8 +143,7 @@ TEST_P(PackedTiles, TakeRowsOfHalvesAsTheFloatsThatTheyAre) {
       std::vector<float> rounded;
       for (const float x : row) {
         half.push_back(dtype == DType::f16 ? f32_to_f16(x) : f32_to_bf16(x));
-        rounded.push_back(dtype == DType::f16 ? f16_to_f32(half.back())
-                                              : bf16_to_f32(half.back()));
+        rounded.push_back(dtype == DType::f16 ? f16_to_f32(half.back()) : bf16_to_f32(half.back()));
       }
       auto a = random_bytes(7, tile_bytes_k(code_, dim));
       auto b = a;
@@ -216,11 +215,11 @@ TEST(PackedTileExample, PlacesCodesWhereTheDocumentSays) {
     return x;
   };
   // Dim 22 (code 6 = 2 + 4) of slot 5.
-  EXPECT_EQ(word(k, 1, 5) >> 12 & 3, 2u);   // low bits: line 1, lane 5, bits 12 and 13
-  EXPECT_EQ(word(k, 3, 5) >> 22 & 1, 1u);   // high bit: line 3 + 0, bit 16 + 6
-  EXPECT_EQ(word(v, 1, 6) >> 10 & 3, 2u);   // line 1, lane 6, bits 10 and 11
-  EXPECT_EQ(word(v, 3, 6) >> 21 & 1, 1u);   // line 3 + 0, lane 6, bit 16 + 5
-  EXPECT_EQ(word(v, 4, 6) >> 5 & 1, 1u);    // dim 38: line 3 + 1, lane 6, bit 5
+  EXPECT_EQ(word(k, 1, 5) >> 12 & 3, 2u);  // low bits: line 1, lane 5, bits 12 and 13
+  EXPECT_EQ(word(k, 3, 5) >> 22 & 1, 1u);  // high bit: line 3 + 0, bit 16 + 6
+  EXPECT_EQ(word(v, 1, 6) >> 10 & 3, 2u);  // line 1, lane 6, bits 10 and 11
+  EXPECT_EQ(word(v, 3, 6) >> 21 & 1, 1u);  // line 3 + 0, lane 6, bit 16 + 5
+  EXPECT_EQ(word(v, 4, 6) >> 5 & 1, 1u);   // dim 38: line 3 + 1, lane 6, bit 5
   // The scale of slot 5: after five lines, at 5 * 2 bytes.
   EXPECT_EQ(word(k, 5, 2) >> 16, 0x3c00u);
   EXPECT_EQ(word(v, 5, 2) >> 16, 0x3c00u);

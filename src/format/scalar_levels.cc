@@ -51,20 +51,18 @@ void code_levels(const LevelTable& table, const float* y, float n2, int head_dim
 
 bool encode_scalar(const PackedTraits& traits, const float* row, int head_dim,
                    std::byte* packed) noexcept {
-  if (!all_finite(row, head_dim)) return false;
-  float y[kMaxRotatedHeadDim];
-  std::copy(row, row + head_dim, y);
-  rotate(y, head_dim);
-  const float n2 = sum16(head_dim, [&y](int i) { return y[i] * y[i]; });
-  if (!std::isfinite(n2)) return false;
+  float y[kMaxRotatedHeadDim] = {};
+  const std::optional<float> squares = rotate_row(row, head_dim, y);
+  if (!squares) return false;
+  const float n2 = *squares;
 
-  uint8_t codes[kMaxRotatedHeadDim];
+  uint8_t codes[kMaxRotatedHeadDim] = {};
   f16_bits scale = 0;
   if (n2 < kTiny) {
     const int zero = traits.bits == 8 ? 0 : (1 << (traits.bits - 1)) - 1;
     std::fill(codes, codes + head_dim, static_cast<uint8_t>(zero));
   } else {
-    float values[kMaxRotatedHeadDim];
+    float values[kMaxRotatedHeadDim] = {};
     if (traits.bits == 8) {
       code_integers(y, head_dim, codes, values);
     } else {
@@ -79,7 +77,7 @@ bool encode_scalar(const PackedTraits& traits, const float* row, int head_dim,
 
 void decode_scalar(const PackedTraits& traits, const std::byte* packed, int head_dim,
                    float* rotated) noexcept {
-  uint8_t codes[kMaxRotatedHeadDim];
+  uint8_t codes[kMaxRotatedHeadDim] = {};
   unpack_bits(packed, head_dim, traits.bits, codes);
   const float scale = f16_to_f32(load_as<f16_bits>(packed + head_dim * traits.bits / 8));
   if (traits.bits == 8) {

@@ -97,23 +97,21 @@ void values_of(const Path& path, int head_dim, std::span<const int8_t> levels,
 
 bool encode_trellis(const PackedTraits& traits, const float* row, int head_dim,
                     std::byte* packed) noexcept {
-  if (!all_finite(row, head_dim)) return false;
-  float y[kMaxRotatedHeadDim];
-  std::copy(row, row + head_dim, y);
-  rotate(y, head_dim);
-  const float n2 = sum16(head_dim, [&y](int i) { return y[i] * y[i]; });
-  if (!std::isfinite(n2)) return false;
+  float y[kMaxRotatedHeadDim] = {};
+  const std::optional<float> squares = rotate_row(row, head_dim, y);
+  if (!squares) return false;
+  const float n2 = *squares;
 
   const LevelTable table = trellis_levels(traits.bits);
   const bool is_zero = n2 < kTiny;
   const float sigma = std::sqrt(n2 / static_cast<float>(head_dim));
   float w[kMaxRotatedHeadDim];
   for (int i = 0; i < head_dim; ++i) w[i] = is_zero ? 0.0f : y[i] / sigma * table.gain;
-  Path path;
+  Path path{};
   search(w, head_dim, table.levels, path);
   f16_bits scale = 0;
   if (!is_zero) {
-    float values[kMaxRotatedHeadDim];
+    float values[kMaxRotatedHeadDim] = {};
     values_of(path, head_dim, table.levels, values);
     scale = saturated_f16(n2 / sum16(head_dim, [&](int i) { return y[i] * values[i]; }));
   }
@@ -126,7 +124,7 @@ bool encode_trellis(const PackedTraits& traits, const float* row, int head_dim,
 
 void decode_trellis(const PackedTraits& traits, const std::byte* packed, int head_dim,
                     float* rotated) noexcept {
-  Path path;
+  Path path{};
   const int up_bytes = head_dim * (traits.bits - 1) / 8;
   unpack_bits(packed, head_dim, traits.bits - 1, path.up);
   unpack_bits(packed + up_bytes, head_dim, 1, path.u);

@@ -75,7 +75,7 @@ bool encode_turboquant_key(const PackedTraits& traits, const float* row, int hea
   const CodeRange range = code_range(traits);
   const int num_groups = head_dim / kTurboQuantGroup;
   std::array<f16_bits, kMaxGroups> scales, zeros;
-  uint8_t codes[kMaxHeadDim];
+  uint8_t codes[kMaxHeadDim] = {};
   for (int g = 0; g < num_groups; ++g) {
     const float* const x = row + g * kTurboQuantGroup;
     const auto [least, most] = std::minmax_element(x, x + kTurboQuantGroup);
@@ -97,7 +97,7 @@ bool encode_turboquant_key(const PackedTraits& traits, const float* row, int hea
 
 void decode_turboquant_key(const PackedTraits& traits, const std::byte* packed, int head_dim,
                            float* row) noexcept {
-  uint8_t codes[kMaxHeadDim];
+  uint8_t codes[kMaxHeadDim] = {};
   unpack_bits(packed, head_dim, traits.bits, codes);
   const std::byte* const scales = packed + head_dim * traits.bits / 8;
   const std::byte* const zeros = scales + head_dim / kTurboQuantGroup * 2;

@@ -104,13 +104,12 @@ TEST(Model, NamesTheKindOfLayersThatItDoesNotCompute) {
                                                        {"ssm.state_size", "recurrent"},
                                                        {"wkv.head_size", "recurrent"}};
   for (const char* architecture : {"llama", "another"}) {
-    for (const auto& [key, what] : kinds) {
+    for (const auto& kind : kinds) {
       TinyModel tiny;
       tiny.architecture = architecture;
-      tiny.more_metadata = [&](testing::GgufWriter& writer) {
-        writer.add_u32(std::string(architecture) + "." + key, 8);
-      };
-      expect_refused(tiny, StatusCode::unsupported, what, architecture);
+      const std::string key = std::string(architecture) + "." + kind.first;
+      tiny.more_metadata = [key](testing::GgufWriter& writer) { writer.add_u32(key, 8); };
+      expect_refused(tiny, StatusCode::unsupported, kind.second, architecture);
     }
   }
   // No experts are no experts.
@@ -139,6 +138,7 @@ TEST(Model, RefusesAbsurdHyperparameters) {
                                                     {"attention.head_count", 0},
                                                     {"attention.head_count", 1000000},
                                                     {"attention.head_count_kv", 0},
+                                                    {"attention.head_count_kv", 8},
                                                     {"attention.key_length", 577},
                                                     {"rope.dimension_count", 10}};
   for (const auto& [key, value] : cases) {

@@ -134,6 +134,7 @@ Tokenizer::~Tokenizer() = default;
 Result<Tokenizer> Tokenizer::create(Vocabulary vocabulary) {
   Status status = internal::check_vocabulary(vocabulary);
   if (!status.ok()) return status;
+  internal::restrict_markers(vocabulary);
   Result<PieceTable> table = index_pieces(vocabulary.pieces);
   if (!table.ok()) return table.status();
   Result<Kind> kind = create_kind(vocabulary);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 
@@ -91,6 +92,34 @@ TEST(Tokenizer, NeverMakesControlTokensFromTextUnlessAsked) {
 TEST(Tokenizer, MatchesUserDefinedTokensInAnyText) {
   const Tokenizer tokenizer = make(test::tiny_vocabulary());
   EXPECT_THAT(encode(tokenizer, "a<tag>b"), ElementsAre('a', 258, 'b'));
+}
+
+TEST(Tokenizer, TakesMarkersOfTurnsForControlEvenIfTheFileCallsThemUserDefined) {
+  Vocabulary vocabulary = test::tiny_vocabulary();
+  const auto user_defined = static_cast<int32_t>(TokenType::user_defined);
+  vocabulary.token_types[257] = user_defined;  // EOS
+  for (const char* marker : {"<|im_start|>",
+                             "<\xEF\xBD\x9C"
+                             "User\xEF\xBD\x9C>",
+                             "<end_of_turn>"}) {
+    test::add_token(vocabulary, marker, TokenType::user_defined);
+  }
+  test::add_token(vocabulary, "<|>", TokenType::user_defined);  // no marker
+  const Tokenizer tokenizer = make(vocabulary);
+  for (const TokenId id : {257, 265, 266, 267}) {
+    const std::string marker(tokenizer.piece(id).value());
+    const std::string text = "A" + marker + "<tag>B";
+    const std::vector<TokenId> plain = encode(tokenizer, text);
+    EXPECT_THAT(plain, testing::Not(testing::Contains(id))) << marker;
+    EXPECT_THAT(plain, testing::Contains(258));
+    EXPECT_EQ(tokenizer.decode(plain).value(), text);
+    const std::vector<TextSpan> spans = {{marker, true}, {marker, false}};
+    const std::vector<TokenId> chat = tokenizer.encode_spans(spans).value();
+    EXPECT_EQ(chat.front(), id);
+    EXPECT_EQ(std::count(chat.begin(), chat.end(), id), 1) << marker;
+    EXPECT_EQ(tokenizer.token_type(id).value(), TokenType::control);
+  }
+  EXPECT_THAT(encode(tokenizer, "a<|>"), ElementsAre('a', 268));
 }
 
 TEST(Tokenizer, FindsControlTokensOnlyInTrustedSpans) {

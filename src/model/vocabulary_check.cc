@@ -77,7 +77,30 @@ Status check_llama(const Vocabulary& v) {
   return {};
 }
 
+// "<|im_start|>" and the like, also with the bars of full width that some models have.
+bool is_spelled_as_marker(std::string_view piece) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kEnds = {
+      {{"<|", "|>"}, {"<\xEF\xBD\x9C", "\xEF\xBD\x9C>"}}};
+  for (const auto& [begin, end] : kEnds) {
+    if (piece.size() > begin.size() + end.size() && piece.starts_with(begin) &&
+        piece.ends_with(end)) {
+      return true;
+    }
+  }
+  return piece == "<start_of_turn>" || piece == "<end_of_turn>";
+}
+
 }  // namespace
+
+void restrict_markers(Vocabulary& v) {
+  for (size_t i = 0; i < v.token_types.size(); ++i) {
+    if (v.token_types[i] != static_cast<int32_t>(TokenType::user_defined)) continue;
+    const auto id = static_cast<TokenId>(i);
+    if (id == v.bos || id == v.eos || is_spelled_as_marker(v.pieces[i])) {
+      v.token_types[i] = static_cast<int32_t>(TokenType::control);
+    }
+  }
+}
 
 Status check_lists(const Vocabulary& v) {
   const size_t size = v.pieces.size();

@@ -32,6 +32,11 @@ Status check_lists(const Vocabulary& vocabulary);
 // the key).
 Status check_vocabulary(const Vocabulary& vocabulary);
 
+// Makes control tokens of those user-defined ones that only a template may write: BOS, EOS, and
+// what is spelled like a marker of turns. Files call some of them user-defined, which would let the
+// text of a message end its turn and begin another. Requires: check_vocabulary() passed.
+void restrict_markers(Vocabulary& vocabulary);
+
 // Whether encode() adds BOS where the file does not say. Requires: a kind that Kvik encodes.
 bool adds_bos_unless_told(const Vocabulary& vocabulary);
 

@@ -42,6 +42,15 @@ class Answers(harness.CliTest):
                      ("-b", "1"), ("-t", "1"), ("-t", "3"), ("-c", "300")):
             self.assertEqual(self.greedy(*options, *more)["ids"], wanted, more)
 
+    def test_every_pair_of_types_in_every_layout_starts_and_answers_alike(self):
+        wanted = self.greedy("-p", "some prompt", "-n", "3", "-ctk", "f32", "-ctv", "f32")["ids"]
+        for k in ("f32", "f16", "bf16"):
+            for v in ("f32", "f16", "bf16"):
+                for more in ((), ("--kv-layout", "contiguous"), ("--overflow", "window", "--block-size", "32")):
+                    got = self.greedy("-p", "some prompt", "-n", "3", "-ctk", k, "-ctv", v, *more)
+                    self.assertEqual((got["kv"]["type_k"], got["kv"]["type_v"]), (k, v))
+                    self.assertEqual(got["ids"], wanted, (k, v, more))
+
     def test_prompts_from_text_file_and_ids_are_the_same(self):
         by_text = self.greedy("-p", "abc", "-n", "6")["ids"]
         self.assertEqual(self.greedy("-f", self.file("p.txt", "abc"), "-n", "6")["ids"], by_text)
@@ -78,6 +87,33 @@ class Answers(harness.CliTest):
     def test_chat_wraps_the_prompt_in_the_template(self):
         got = self.greedy("--chat", "--system-prompt", "S", "-p", "<|end|>", "-n", "1")
         self.assertEqual(got["prompt_ids"], [256, *b"system:S", 257, 256, *b"user:<|end|>", 257, 256, *b"assistant:"])
+
+    def with_start_token(self, **changes):
+        values = {"tokenizer.ggml.add_bos_token": (tiny_model.BOOL, True),
+                  "tokenizer.chat_template": (tiny_model.STRING, "{{ bos_token }}" + tiny_model.TEMPLATE.replace("turn", "x")),
+                  **{"tokenizer.ggml." + key: (tiny_model.BOOL, value) for key, value in changes.items()}}
+        return tiny_model.write(self.folder / "start.gguf", values)
+
+    def test_a_chat_has_one_start_token_and_no_end_token(self):
+        model = self.with_start_token(add_eos_token=True)
+        messages = self.file("m.json", json.dumps([{"role": role, "content": "hi"}
+                                                   for role in ("user", "assistant", "user")]))
+        chat = self.json("template", "-m", model, "-f", messages, "--add-generation-prompt")["ids"]
+        for ids in (self.greedy("--chat", "-p", "hi", "-n", "1", model=model)["prompt_ids"], chat):
+            self.assertEqual((ids[0], ids.count(256)), (256, 1))
+            self.assertNotEqual(ids[-1], 257)
+
+    def test_a_second_start_token_is_named(self):
+        model = self.with_start_token()
+        run = ("run", "-m", model, "--temp", "0", "-n", "1", "-o", "json")
+        plain = self.kvik(*run, "-p", "<|turn|>a")
+        self.assertEqual((json.loads(plain.stdout)["prompt_ids"], plain.stderr), ([256, *b"<|turn|>a"], ""))
+        double = self.kvik(*run, "--special", "-p", "<|turn|>a")
+        self.assertEqual(json.loads(double.stdout)["prompt_ids"], [256, 256, 97])
+        self.assertRegex(double.stderr, "^kvik: warning: the text spells out the token for its beginning.*\n$")
+
+    def test_an_empty_prompt_is_the_start_token_alone(self):
+        self.assertEqual(self.greedy("-p", "", "-n", "1", model=self.with_start_token())["prompt_ids"], [256])
 
     def test_perf_is_said_on_stderr(self):
         done = self.kvik("run", "-m", self.tiny, "-p", "abc", "-n", "3", "--perf")

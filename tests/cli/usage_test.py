@@ -44,6 +44,7 @@ class Usage(harness.CliTest):
         self.fails(2, *run, "-o", "json", says="prompt")
         self.fails(2, *run, "-p", "x", "--system-prompt", "y", says="--chat")
         self.fails(2, *run, "-p", "x", "--kv-layout", "contiguous", "--block-size", "32", says="--block-size")
+        self.fails(2, *run, "-p", "x", "--kv-layout", "contiguous", "--overflow", "window", says="--overflow window")
         self.fails(2, *run, "-p", "x", "--block-size", "24", says="multiple of 16")
         self.fails(2, *run, "-p", "x", "--stop", "", says="--stop")
         self.fails(2, "bench", "-m", self.tiny, "-p", "0", "-n", "0", says="nothing to measure")

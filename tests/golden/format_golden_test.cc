@@ -58,7 +58,7 @@ std::vector<float> widened(const json& ref) {
 }
 
 std::string digest(const void* data, size_t bytes) {
-  return Sha256::of({static_cast<const std::byte*>(data), bytes});
+  return sha256_hex({static_cast<const std::byte*>(data), bytes});
 }
 
 // The digest of values as an array of `dtype`; halves and bfloat16 are rounded to nearest even.

@@ -1,76 +1,70 @@
-// SHA-256 (FIPS 180-4), for golden arrays of which only the digest is kept.
+// SHA-256 (FIPS 180-4), for comparing with digests that other programs wrote.
 #pragma once
 
 #include <array>
 #include <bit>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace kvik::test {
 
-class Sha256 {
- public:
-  // Lower-case hexadecimal digest.
-  static std::string of(std::span<const std::byte> bytes) {
-    std::array<uint32_t, 8> state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    std::string message(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    message += '\x80';
-    while (message.size() % 64 != 56) message += '\0';
-    for (int shift = 56; shift >= 0; shift -= 8) {
-      message += static_cast<char>(uint64_t{bytes.size()} * 8 >> shift);
-    }
-    for (size_t at = 0; at < message.size(); at += 64) add_block(message.data() + at, state);
-    std::string digest;
-    for (const uint32_t word : state) {
-      for (int shift = 28; shift >= 0; shift -= 4) digest += "0123456789abcdef"[word >> shift & 15];
-    }
-    return digest;
+// The first 32 bits of the fractional parts of the square (or cube) roots of the first primes.
+template <size_t kCount>
+std::array<uint32_t, kCount> sha_constants(bool cube) {
+  std::array<uint32_t, kCount> constants{};
+  size_t found = 0;
+  for (int n = 2; found < kCount; ++n) {
+    bool prime = true;
+    for (int d = 2; d * d <= n; ++d) prime = prime && n % d != 0;
+    if (!prime) continue;
+    const long double root = cube ? cbrtl(static_cast<long double>(n)) : sqrtl(n);
+    constants[found++] = static_cast<uint32_t>((root - floorl(root)) * 4294967296.0L);
   }
+  return constants;
+}
 
- private:
-  static void add_block(const char* block, std::array<uint32_t, 8>& state) {
-    // Fractional parts of the cube roots of the first 64 primes.
-    static constexpr std::array<uint32_t, 64> kRound = {
-        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
-        0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
-        0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
-        0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
-        0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
-        0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
-        0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
-        0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
-        0xc67178f2};
-    std::array<uint32_t, 64> w;
+inline std::string sha256_hex(std::span<const std::byte> message) {
+  static const auto kRound = sha_constants<64>(true);
+  std::array<uint32_t, 8> h = sha_constants<8>(false);
+  std::vector<uint8_t> data;
+  data.reserve(message.size() + 72);
+  for (const std::byte b : message) data.push_back(static_cast<uint8_t>(b));
+  data.push_back(0x80);
+  while (data.size() % 64 != 56) data.push_back(0);
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    data.push_back(static_cast<uint8_t>(uint64_t{message.size()} * 8 >> shift));
+  }
+  for (size_t at = 0; at < data.size(); at += 64) {
+    std::array<uint32_t, 64> w{};
     for (size_t i = 0; i < 16; ++i) {
-      w[i] = 0;
-      for (size_t b = 0; b < 4; ++b) w[i] = w[i] << 8 | static_cast<uint8_t>(block[4 * i + b]);
+      const uint8_t* p = &data[at + 4 * i];
+      w[i] = uint32_t{p[0]} << 24 | uint32_t{p[1]} << 16 | uint32_t{p[2]} << 8 | p[3];
     }
     for (size_t i = 16; i < 64; ++i) {
-      const uint32_t s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ w[i - 15] >> 3;
-      const uint32_t s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ w[i - 2] >> 10;
-      w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+      const uint32_t a = w[i - 15];
+      const uint32_t b = w[i - 2];
+      w[i] = w[i - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ (a >> 3)) + w[i - 7] +
+             (std::rotr(b, 17) ^ std::rotr(b, 19) ^ (b >> 10));
     }
-    auto [a, b, c, d, e, f, g, h] = state;
+    std::array<uint32_t, 8> s = h;
     for (size_t i = 0; i < 64; ++i) {
-      const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-      const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kRound[i] + w[i];
-      const uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-      const uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
-      h = g;
-      g = f;
-      f = e;
-      e = d + t1;
-      d = c;
-      c = b;
-      b = a;
-      a = t1 + t2;
+      const uint32_t s1 = std::rotr(s[4], 6) ^ std::rotr(s[4], 11) ^ std::rotr(s[4], 25);
+      const uint32_t t1 = s[7] + s1 + ((s[4] & s[5]) ^ (~s[4] & s[6])) + kRound[i] + w[i];
+      const uint32_t s0 = std::rotr(s[0], 2) ^ std::rotr(s[0], 13) ^ std::rotr(s[0], 22);
+      const uint32_t t2 = s0 + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
+      s = {t1 + t2, s[0], s[1], s[2], s[3] + t1, s[4], s[5], s[6]};
     }
-    const std::array<uint32_t, 8> add = {a, b, c, d, e, f, g, h};
-    for (size_t i = 0; i < 8; ++i) state[i] += add[i];
+    for (size_t i = 0; i < 8; ++i) h[i] += s[i];
   }
-};
+  std::string hex;
+  for (const uint32_t word : h) {
+    for (int shift = 28; shift >= 0; shift -= 4) hex += "0123456789abcdef"[word >> shift & 15];
+  }
+  return hex;
+}
 
 }  // namespace kvik::test

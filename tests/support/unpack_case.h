@@ -25,8 +25,8 @@ inline void fill_tile(KvCode code, bool is_key, int dim, std::byte* tile) {
   for (int slot = 0; slot < 16; ++slot) {
     std::vector<std::byte> packed(static_cast<size_t>(layout.row_bytes()));
     for (size_t i = 0; i < packed.size(); ++i) {
-      packed[i] = static_cast<std::byte>(
-          hash64(static_cast<uint64_t>(1000 * dim + slot), i) & 0xffu);
+      packed[i] =
+          static_cast<std::byte>(hash64(static_cast<uint64_t>(1000 * dim + slot), i) & 0xffu);
     }
     const int64_t scales = (layout.scale_bytes + layout.zero_bytes) / 2;
     for (int64_t i = 0; i < scales; ++i) {
@@ -56,7 +56,8 @@ inline void expect_decoded(const cpu::AttendKernels& kernels, KvCode code) {
         (is_key ? decode_stored_k_row : decode_stored_v_row)(code, tile, slot, expected.data(),
                                                              dim);
         for (int d = 0; d < dim; ++d) {
-          got.push_back(is_key ? values[d * 16 + slot] : values[(d / 16 * 16 + slot) * 16 + d % 16]);
+          got.push_back(is_key ? values[d * 16 + slot]
+                               : values[(d / 16 * 16 + slot) * 16 + d % 16]);
         }
         ASSERT_EQ(std::memcmp(got.data(), expected.data(), got.size() * 4), 0)
             << kv_code_name(code) << (is_key ? " key" : " value") << " dim " << dim << " slot "

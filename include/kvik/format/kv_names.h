@@ -1,5 +1,5 @@
-// Names of storage formats as users know them: ours, and those of llama.cpp and vLLM. One parser for
-// every entrance.
+// Names of storage formats as users know them: ours, and those of llama.cpp and vLLM. One parser
+// for every entrance.
 //
 // A foreign name stands for the nearest of our codes that loses no more bits:
 //   f32 f16 bf16          themselves

@@ -20,7 +20,8 @@ enum class TokenType : uint8_t {
   normal = 1,
   unknown = 2,
   control = 3,       // has a meaning for the model; text becomes it only where that is asked for
-  user_defined = 4,  // matched in any text, before pre-tokenization
+  user_defined = 4,  // matched in any text, before pre-tokenization; Tokenizer takes BOS, EOS and
+                     // markers of turns ("<|im_start|>") for control even if a file says this
   unused = 5,        // never produced from text
   byte = 6,          // "<0x41>"
 };

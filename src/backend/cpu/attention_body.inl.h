@@ -2,7 +2,8 @@
 // `LineF32`, `LineF16`, `LineBf16` of the spine that includes it inside its own namespace.
 //
 // Order of arithmetic, the same for every spine, thread count, batch and chunking:
-//   score of a key     one fma chain over the dims, ascending; then + added, * scale, softcap
+//   score of a key     one fma chain over each 64 dims, ascending, their sums added in order; then
+//                      + added, * scale, softcap
 //   inside a step      64 tokens by position: maximum, then exp, then lane sums by tile
 //   value of a dim     one fma chain over the tokens of a partition, ascending
 //   partition          512 tokens by position: lanes added by one tree
@@ -67,31 +68,52 @@ inline Vec vtanh(Vec x) {
 // ---- dots: scores of R rows against the tiles of a step
 // ---------------------------------------------
 
+// body(0), ..., body(N - 1) as N copies: an array that only constants index stays in registers.
+template <int... kIndex, class Body>
+inline __attribute__((always_inline)) void unrolled(std::integer_sequence<int, kIndex...>,
+                                                    Body body) {
+  (body(std::integral_constant<int, kIndex>()), ...);
+}
+template <int N, class Body>
+inline __attribute__((always_inline)) void unrolled(Body body) {
+  unrolled(std::make_integer_sequence<int, N>(), body);
+}
+
+// Dims of one fma chain: shorter chains lose less.
+constexpr int kDotBlock = 64;
+
 // tiles[i], i in [0, T): K tiles. ahead[i]: the tile to fetch meanwhile, or null in all of them.
 template <class Line, int R, int T, bool kAhead>
 inline void dot_tiles(const float* query, int64_t query_stride, const std::byte* const* tiles,
                       const std::byte* const* ahead, int num_words, float* scores) {
   constexpr int kElements = Line::kElements;
-  Vec sum[R][T];
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < T; ++t) sum[r][t] = vset(0.0f);
-  }
-  for (int64_t w = 0; w < num_words; ++w) {
-    Vec part[T][kElements];
-    for (int t = 0; t < T; ++t) {
-      Line::load(tiles[t] + w * kLineBytes, part[t]);
-      if (kAhead) prefetch(ahead[t] + w * kLineBytes);
+  constexpr int64_t kBlockWords = kDotBlock / kElements;
+  int64_t begin = 0;
+  do {  // also for rows of no dims, whose scores are 0
+    const int64_t end = begin + kBlockWords < num_words ? begin + kBlockWords : num_words;
+    Vec sum[R * T];
+    unrolled<R * T>([&](auto i) { sum[i] = vset(0.0f); });
+    for (int64_t w = begin; w < end; ++w) {
+      Vec part[T][kElements];
+      unrolled<T>([&](auto t) {
+        Line::load(tiles[t] + w * kLineBytes, part[t]);
+        if (kAhead) prefetch(ahead[t] + w * kLineBytes);
+      });
+      unrolled<kElements>([&](auto e) {
+        unrolled<R>([&](auto r) {
+          const Vec q = vset(query[r * query_stride + w * kElements + e]);
+          unrolled<T>([&](auto t) { sum[r * T + t] = vfma(part[t][e], q, sum[r * T + t]); });
+        });
+      });
     }
-    for (int e = 0; e < kElements; ++e) {
-      for (int r = 0; r < R; ++r) {
-        const Vec q = vset(query[r * query_stride + w * kElements + e]);
-        for (int t = 0; t < T; ++t) sum[r][t] = vfma(part[t][e], q, sum[r][t]);
+    for (int r = 0; r < R; ++r) {
+      for (int t = 0; t < T; ++t) {
+        float* const to = scores + r * kStep + t * kTileTokens;
+        vstore(to, begin == 0 ? sum[r * T + t] : vadd(vload(to), sum[r * T + t]));
       }
     }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < T; ++t) vstore(scores + r * kStep + t * kTileTokens, sum[r][t]);
-  }
+    begin += kBlockWords;
+  } while (begin < num_words);
 }
 
 // Tiles [begin, end) of a step.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "kvik/attention/reference.h"
@@ -355,6 +356,89 @@ TEST(AttentionKernels, OutputsRoundToTheirOwnType) {
       for (size_t i = 0; i < half.size(); ++i) {
         const float x = outputs.out[i];
         ASSERT_EQ(half[i], dtype == DType::f16 ? f32_to_f16(x) : f32_to_bf16(x));
+      }
+    }
+  }
+}
+
+// ---- which keys are seen
+// ------------------------------------------------------------------------------------
+
+// Up to 32 tokens whose value is 1 in the dim of their position, and queries of zeros: a key is
+// seen where the output is not zero.
+class SeenKeys {
+ public:
+  explicit SeenKeys(int kv_len, int q_len = 1) : queries_(1, 4) {
+    SequenceRows rows{kv_len, std::vector<float>(static_cast<size_t>(4 * kv_len), 1.0f), {}};
+    rows.v.assign(static_cast<size_t>(32 * kv_len), 0.0f);
+    for (size_t t = 0; t < static_cast<size_t>(kv_len); ++t) rows.v[t * 32 + t] = 1;
+    kv_.emplace(KvShape{1, 4, 32}, std::vector<SequenceRows>{rows}, TiledOptions{});
+    queries_.add(std::vector<float>(static_cast<size_t>(4 * q_len), 0.0f));
+  }
+
+  KvView view() { return kv_->view(); }
+  // For each query the positions that it sees, all equally.
+  std::vector<std::vector<int>> by(CpuIsa isa, std::span<const Segment> segments,
+                                   const AttentionParams& params) const {
+    Outputs outputs;
+    EXPECT_TRUE(attend(*backend_for(isa), make_call(queries_, segments, params, outputs)).ok());
+    std::vector<std::vector<int>> seen;
+    for (auto row = outputs.out.begin(); row != outputs.out.end(); row += 32) {
+      std::vector<int>& positions = seen.emplace_back();
+      for (int t = 0; t < 32; ++t) {
+        if (row[t] != 0) positions.push_back(t);
+      }
+      for (const int t : positions) {
+        EXPECT_NEAR(row[t], 1.0 / static_cast<double>(positions.size()), 1e-6);
+      }
+    }
+    return seen;
+  }
+
+ private:
+  std::optional<TiledKv> kv_;
+  Queries queries_;
+};
+
+TEST(AttentionKernels, AWindowOfFourIsTheQueryAndThreeBeforeItInAnyChunking) {
+  const std::vector<std::vector<int>> expected = {
+      {0},          {0, 1},       {0, 1, 2},    {0, 1, 2, 3}, {1, 2, 3, 4},  {2, 3, 4, 5},
+      {3, 4, 5, 6}, {4, 5, 6, 7}, {5, 6, 7, 8}, {6, 7, 8, 9}, {7, 8, 9, 10}, {8, 9, 10, 11}};
+  for (const CpuIsa isa : isas()) {
+    for (const int chunk : {12, 3, 1}) {
+      std::vector<std::vector<int>> seen;
+      for (int begin = 0; begin < 12; begin += chunk) {
+        SeenKeys keys(begin + chunk, chunk);
+        const Segment segment{.view = keys.view()};
+        for (auto& positions : keys.by(isa, {&segment, 1}, {.window = 4})) {
+          seen.push_back(std::move(positions));
+        }
+      }
+      EXPECT_EQ(seen, expected) << "chunks of " << chunk;
+    }
+  }
+}
+
+TEST(AttentionKernels, FirstAndNewestRowsAreSeenAlikeByOneQueryAndByThree) {
+  for (const CpuIsa isa : isas()) {
+    for (const int q_len : {1, 3}) {
+      SeenKeys keys(21, q_len);
+      const std::vector<Segment> segments = {{.view = keys.view(), .begin = 0, .end = 2},
+                                             {.view = keys.view(), .begin = 2, .newest = 4}};
+      EXPECT_EQ(keys.by(isa, segments, {}).back(), (std::vector<int>{0, 1, 17, 18, 19, 20}));
+    }
+  }
+}
+
+TEST(AttentionKernels, TheLargestScoreWinsAtEveryPlaceOfEveryLength) {
+  for (const CpuIsa isa : isas()) {
+    for (int length = 1; length <= 67; ++length) {
+      for (int place = 0; place < length; ++place) {
+        Handmade h = handmade(length, -50.0f, 1.0f);
+        std::fill_n(h.rows.k.begin() + 4 * place, 4, 50.0f);
+        const Outputs outputs = h.run(isa);
+        ASSERT_EQ(outputs.out[3], static_cast<float>(place + 1)) << length;
+        ASSERT_EQ(outputs.lse[0], 200.0f) << length << ", " << place;
       }
     }
   }

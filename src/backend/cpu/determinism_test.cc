@@ -69,7 +69,7 @@ TEST_P(Determinism, OneThreadEqualsManyThreads) {
 TEST_P(Determinism, AnyBlockSizeAndAnyPageOrder) {
   const Queries queries = queries_for({5, 1, 70});
   const Outputs expected = run(sequences(), queries, {});
-  for (const int block_size : {16, 32, 48, 64, 80, 256, 2048}) {
+  for (const int block_size : {16, 48, 80, 2048}) {
     for (const bool shuffled : {false, true}) {
       TiledOptions options;
       options.block_size = block_size;
@@ -100,14 +100,14 @@ TEST_P(Determinism, AnyChunkingOfThePrompt) {
   for (const std::optional<int> window : {std::optional<int>(), std::optional<int>(70)}) {
     params_.window = window;
     const SequenceRows rows = random_rows(8, 600, kShape);
-    const Queries whole = queries_for({200});
+    const Queries whole = queries_for({80});
     const Outputs expected = run({rows}, whole, {});
     const size_t row = static_cast<size_t>(kHeads) * static_cast<size_t>(kShape.head_dim_v);
-    for (const int chunk : {1, 7, 16, 61, 199}) {
-      for (int begin = 0; begin < 200; begin += chunk) {
-        const int count = std::min(chunk, 200 - begin);
+    for (const int chunk : {1, 7, 16, 61, 79}) {
+      for (int begin = 0; begin < 80; begin += chunk) {
+        const int count = std::min(chunk, 80 - begin);
         SequenceRows so_far = rows;
-        so_far.kv_len = 400 + begin + count;
+        so_far.kv_len = 520 + begin + count;
         const auto from = whole.values.begin() + int64_t{begin} * kHeads * kShape.head_dim_k;
         Queries part(kHeads, kShape.head_dim_k);
         part.add(std::vector<float>(from, from + int64_t{count} * kHeads * kShape.head_dim_k));

@@ -43,8 +43,7 @@ template <int kHalf, int kMore>
 inline void join_high(Ints spread, Ints* q) {
   constexpr uint32_t kMask = 0x01010101u * ((1u << kMore) - 1);
   q[2 * kHalf] = ior(q[2 * kHalf], shl<4>(iand(spread, iset(kMask))));
-  q[2 * kHalf + 1] =
-      ior(q[2 * kHalf + 1], shl<4 - kMore>(iand(spread, iset(kMask << kMore))));
+  q[2 * kHalf + 1] = ior(q[2 * kHalf + 1], shl<4 - kMore>(iand(spread, iset(kMask << kMore))));
 }
 
 template <int kBits>
@@ -217,9 +216,8 @@ template <KvCode kCode, bool kIsKey, int i, int j>
 inline void store_value(Ints q, const Scales<kIsKey>& scales, const Scales<kIsKey>& zeros,
                         const float* centroids, float* out) {
   constexpr internal::PackedTraits kTraits = internal::traits_of(kCode);
-  constexpr int kElement = element_of<kTraits.family == internal::PackedFamily::trellis
-                                          ? 2
-                                          : kTraits.bits>(i, j);
+  constexpr int kElement =
+      element_of < kTraits.family == internal::PackedFamily::trellis ? 2 : kTraits.bits > (i, j);
   Vec x;
   if constexpr (kTraits.family == internal::PackedFamily::turboquant_value) {
     x = centroid_of<kCode, j>(q, centroids);

@@ -26,8 +26,7 @@ TEST_P(Unpack, GivesTheDecodedRowsOfEveryCodeAndHeadDim) {
   for (const KvCode code : all_packed_codes()) expect_decoded(kernels_for(GetParam()), code);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, Unpack,
-                         testing::ValuesIn(available_cpu_isas(detect_cpu_features())),
+INSTANTIATE_TEST_SUITE_P(Isas, Unpack, testing::ValuesIn(available_cpu_isas(detect_cpu_features())),
                          [](const auto& test) { return std::string(cpu_isa_name(test.param)); });
 
 }  // namespace

@@ -1,0 +1,181 @@
+// The paged cache of one layer: a batch of sequences of equal length in pages, with attention.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvik/backend/backend.h"
+#include "kvik/core/export.h"
+#include "kvik/core/status.h"
+#include "kvik/layer_cache/causal_mask.h"
+#include "kvik/layer_cache/kv_arrays.h"
+#include "kvik/layer_cache/paged_options.h"
+#include "kvik/layer_cache/paged_stats.h"
+
+namespace kvik {
+
+namespace internal {
+struct PagedState;
+}
+class BlockOwnedKVCache;
+class TailOwnedKVCache;
+
+// causal: query j of q_len sees the keys up to position offset - q_len + j. full: all keys.
+// array: as `array` says, [.., q_len, offset]; additive elements must be 0 or minus infinity (or
+// the type's lowest value).
+struct AttentionMask {
+  enum class Kind : uint8_t { causal, full, array };
+  Kind kind = Kind::causal;
+  MaskView array = {};
+};
+
+// Attention of one layer over all cached rows, those of the queries included (update first).
+struct PagedAttentionCall {
+  ConstTensorView queries;  // [B, H, q_len, head_dim_k], last stride 1; H a multiple of H_kv
+  TensorView out;           // [B, H, q_len, head_dim_v], last stride 1; written
+  float scale = 1.0f;
+  AttentionMask mask = {};
+  // A query at position p sees keys t > p - sliding_window only; with every kind of mask but full.
+  std::optional<int64_t> sliding_window = std::nullopt;
+  float softcap = 0.0f;               // 0: none
+  std::span<const float> sinks = {};  // one logit per query head, or empty
+  PagedPhase phase = PagedPhase::unknown;
+  std::optional<PagedRoute> impl_override = std::nullopt;
+};
+
+// Logical copies of the pages: [batch * num_blocks, block_size, H_kv, head_dim]; block i of batch
+// row b is entry b * num_blocks + i. Slots without a row are zero.
+struct KvPages {
+  ConstTensorView key_cache, value_cache;
+  std::shared_ptr<const void> owner;
+};
+
+// A one-layer PagedCache and one sequence per batch row; batch, heads, head dims and dtypes are
+// fixed by the first write, before which nothing is allocated. Position p lies in block p /
+// block_size, slot p % block_size; block_table() gives the block's page.
+//
+// num_blocks blocks of every batch row are the capacity. Address space for it is reserved with the
+// first write and no setter changes it afterwards; memory backs it as rows come. Any block size is
+// a way of counting over pages of 16-token tiles: a page holds lcm(block_size, 16) tokens (sizes
+// that divide 16 or are multiples of it waste nothing).
+//
+// Forks share pages; a fork that writes into a partly filled page that the other sees gets a copy
+// of that page. Move-only. Threads: one at a time; different caches are independent; forks of one
+// cache may be used on different threads and wait for each other.
+class KVIK_API PagedKVCache {
+ public:
+  // Errors: invalid_argument naming the option; unsupported for low-bit storage.
+  static Result<PagedKVCache> create(const PagedKVCacheOptions& options,
+                                     std::shared_ptr<Backend> backend);
+  // The same, with the first `offset` rows (none: all) copied in. Errors: also as update.
+  static Result<PagedKVCache> create(const PagedKVCacheOptions& options,
+                                     std::shared_ptr<Backend> backend, const ConstTensorView& keys,
+                                     const ConstTensorView& values,
+                                     std::optional<int64_t> offset = std::nullopt);
+  // Takes a copy of the entry's rows. Errors: as create.
+  static Result<PagedKVCache> from_cache(const TailOwnedKVCache& entry,
+                                         const PagedKVCacheOptions& options,
+                                         std::shared_ptr<Backend> backend);
+  static Result<PagedKVCache> from_cache(const BlockOwnedKVCache& entry,
+                                         const PagedKVCacheOptions& options,
+                                         std::shared_ptr<Backend> backend);
+  static Result<PagedKVCache> from_cache(PagedKVCache& entry, const PagedKVCacheOptions& options,
+                                         std::shared_ptr<Backend> backend);
+
+  PagedKVCache(PagedKVCache&&) noexcept;
+  PagedKVCache& operator=(PagedKVCache&&) noexcept;
+  ~PagedKVCache();
+  PagedKVCache fork() const;
+
+  // Appends the rows to the pages. No rows: changes nothing. Errors, nothing changed:
+  // invalid_argument for shapes or dtypes that differ from the first write; out_of_pages, naming
+  // need and limit, when the capacity is full and may not grow; out_of_memory.
+  Status update_without_fetch(const ConstTensorView& keys, const ConstTensorView& values,
+                              PagedPhase phase = PagedPhase::unknown);
+  // The same, and returns a copy of all rows: O(context).
+  Result<KvArrays> update_and_fetch(const ConstTensorView& keys, const ConstTensorView& values,
+                                    PagedPhase phase = PagedPhase::unknown);
+
+  // Attention over the pages. True: `out` is written. False: declined, counted by phase and reason
+  // (last_bailout()), nothing written: empty_cache, q_len_invalid, q_len_gt_max, unsupported_mask.
+  // The request's first call latches its route, until a prompt is written or the rows are replaced;
+  // a later call that asks for another route is served, counted as "route_latched" and reported to
+  // on_fallback: the bits are the same. Errors: invalid_argument for shapes that do not fit.
+  Result<bool> paged_attention(const PagedAttentionCall& call);
+  // Paged attention, or where it declines for q_len_gt_max the dense fallback over gathered rows,
+  // counted by phase and reported to on_fallback once. Errors: unsupported naming the reason where
+  // there is no fallback or it is forbidden.
+  Status attend(const PagedAttentionCall& call);
+  const std::optional<PagedBailout>& last_bailout() const;
+
+  int64_t block_size() const;
+  int64_t num_blocks() const;  // of each batch row
+  int64_t capacity() const { return num_blocks() * block_size(); }
+  int64_t offset() const;
+  int64_t size() const { return offset(); }
+  // Whether no page holds a row.
+  bool empty() const;
+  // Rows' share of the backed pages (of the whole pool where forks share it); memory the system
+  // holds.
+  int64_t nbytes() const;
+  int64_t resident_bytes() const;
+  std::optional<KvArrayShape> shape() const;  // none before the first write
+  const PagedKVCacheOptions& options() const;
+  // Page of each block of a batch row, the identity unless pages are shared or there are several
+  // rows. Requires: 0 <= batch_row < B.
+  std::vector<int32_t> block_table(int64_t batch_row) const;
+
+  bool is_trimmable() const { return true; }
+  // Drops min(n, offset) newest rows and returns that number; 0 for a negative n.
+  int64_t trim(int64_t n);
+
+  // A copy of the valid rows; nothing while empty. Errors: unsupported where active arrays are
+  // forbidden; out_of_memory.
+  Result<std::optional<KvArrays>> state();
+  // Replaces all rows by a copy of these; none: empties the cache. Errors, nothing changed: as
+  // update of a fresh cache.
+  Status set_state(const std::optional<KvArrays>& state);
+
+  // (block_size, num_blocks, offset).
+  std::vector<std::string> meta_state() const;
+  // Without rows: the plan of a state to come; until it is set, writing is an error. With rows: the
+  // pages keep their geometry, only the offset is taken, downwards. Empty: ignored. Errors, nothing
+  // changed: invalid_argument for other counts or texts, an offset below zero, beyond the capacity
+  // ("exceeds page capacity") or beyond the rows.
+  Status set_meta_state(std::span<const std::string> meta);
+
+  // As TailOwnedKVCache: at once if the half fits the rows, else when the other half comes.
+  Status set_keys(const std::optional<ConstTensorView>& keys);
+  Status set_values(const std::optional<ConstTensorView>& values);
+
+  // The pages as arrays; nothing before the first write. Errors: out_of_memory.
+  Result<std::optional<KvPages>> export_pages() const;
+  // Replaces all rows by the first `offset` tokens of pages [num_pages, block_size, H_kv, D] with
+  // this cache's block size. block_table: the pages of batch row 0, then of row 1, ..., ceil(offset
+  // / block_size) each; the length gives the batch. Errors, nothing changed: invalid_argument for
+  // shapes or ids that do not fit; as set_state.
+  Status import_pages(const ConstTensorView& key_cache, const ConstTensorView& value_cache,
+                      std::span<const int32_t> block_table, int64_t offset);
+
+  // Takes new options: without rows all of them, with rows all but the block size. Room for more
+  // blocks is taken from growth, which must be allowed. Errors, nothing changed: as create;
+  // out_of_pages for more room than the live pages may take.
+  Status reconfigure(const PagedKVCacheOptions& options);
+
+  // make_causal_mask at this offset; make_mask_array.
+  Result<CausalMask> make_mask(int64_t num_queries, bool return_array = false,
+                               std::optional<int64_t> window = std::nullopt) const;
+  Result<CausalMask> make_mask(int64_t query_len, int64_t key_len, MaskType type) const;
+
+  PagedStats paged_stats() const;
+
+ private:
+  explicit PagedKVCache(std::unique_ptr<internal::PagedState> state);
+  std::unique_ptr<internal::PagedState> state_;
+};
+
+}  // namespace kvik

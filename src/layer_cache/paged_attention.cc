@@ -1,0 +1,356 @@
+// Attention of the paged one-layer cache: which route, which kernel calls, and what is counted.
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "kvik/attention/attention.h"
+#include "kvik/core/checked_math.h"
+#include "layer_cache/mask_runs.h"
+#include "layer_cache/paged_state.h"
+
+namespace kvik {
+
+using internal::MaskBand;
+using internal::PagedState;
+
+namespace {
+
+std::string num(int64_t x) { return std::to_string(x); }
+
+// A call whose shapes fit the cache, and the rows of `num_seqs` sequences that it reads.
+struct Work {
+  Backend& backend;
+  const PagedAttentionCall& call;
+  std::optional<int> window;
+  int64_t batch, num_heads, q_len, kv_len;
+};
+
+// Queries [first, last) of batch row b as [n, heads, D], heads [head, head + num_heads).
+template <class View>
+View queries_of(const View& t, int64_t b, int64_t head, int64_t num_heads, int64_t first,
+                int64_t last) {
+  View rows(t.data == nullptr ? nullptr : t.at(b, head), t.dtype,
+            {last - first, num_heads, t.dim(3)});
+  rows.device = t.device;
+  rows.stride = {t.step(2), t.step(1), t.step(3)};
+  if (rows.data != nullptr) rows.data += first * t.step(2) * dtype_bytes(t.dtype);
+  return rows;
+}
+
+AttentionParams params_of(const Work& work) {
+  AttentionParams params;
+  params.scale = work.call.scale;
+  params.causal = work.call.mask.kind == AttentionMask::Kind::causal;
+  if (params.causal) params.window = work.window;
+  params.softcap = work.call.softcap;
+  params.sinks = work.call.sinks;
+  return params;
+}
+
+// One sequence of a view of several.
+KvView sequence_of(const KvView& view, int64_t b) {
+  const auto i = static_cast<size_t>(b);
+  KvView one = view;
+  one.page_indptr = view.page_indptr.subspan(i, 2);
+  one.first_pos = view.first_pos.subspan(i, 1);
+  one.kv_len = view.kv_len.subspan(i, 1);
+  return one;
+}
+
+Status attend_rows(const Work& work, const AttentionParams& params, const ConstTensorView& q,
+                   const TensorView& out, std::span<const Segment> segments) {
+  const std::array<int32_t, 2> indptr = {0, static_cast<int32_t>(q.dim(0))};
+  AttentionCall call;
+  call.q = q;
+  call.query_indptr = indptr;
+  call.segments = segments;
+  call.params = params;
+  call.out = out;
+  return attend(work.backend, call);
+}
+
+// A band of queries: causal as a whole, or a call whose segments are the runs of visible keys.
+Status attend_band(const Work& work, const KvView& view, int64_t b, int64_t head, int64_t num_heads,
+                   const MaskBand& band) {
+  AttentionParams params = params_of(work);
+  params.causal = band.causal;
+  params.window = band.window;
+  if (!params.sinks.empty()) {
+    params.sinks = params.sinks.subspan(static_cast<size_t>(head), static_cast<size_t>(num_heads));
+  }
+  std::vector<Segment> segments;
+  if (band.causal) segments.push_back({view});
+  for (const internal::KeyRun& run : band.runs) segments.push_back({view, run.begin, run.end});
+  if (segments.empty()) segments.push_back({view, 0, 0});  // sees nothing: zeros
+  return attend_rows(
+      work, params, queries_of(work.call.queries, b, head, num_heads, band.first, band.last),
+      queries_of(work.call.out, b, head, num_heads, band.first, band.last), segments);
+}
+
+// The KV head that a query head reads, alone.
+KvView head_of(const KvView& view, int64_t num_heads, int64_t head) {
+  const int64_t kv_head = head / (num_heads / view.num_kv_heads);
+  KvView one = view;
+  if (one.k != nullptr) one.k += kv_head * view.k_stride[1];
+  if (one.v != nullptr) one.v += kv_head * view.v_stride[1];
+  one.num_kv_heads = 1;
+  return one;
+}
+
+// All heads of one batch row. `view` holds one sequence.
+Status attend_sequence(const Work& work, const KvView& view, int64_t b) {
+  const PagedAttentionCall& call = work.call;
+  if (call.mask.kind != AttentionMask::Kind::array) {
+    const Segment segment{view};
+    return attend_rows(work, params_of(work),
+                       queries_of(call.queries, b, 0, work.num_heads, 0, work.q_len),
+                       queries_of(call.out, b, 0, work.num_heads, 0, work.q_len), {&segment, 1});
+  }
+  const bool per_head = internal::is_per_head(call.mask.array);
+  for (int64_t head = 0; head < (per_head ? work.num_heads : 1); ++head) {
+    const KvView rows = per_head ? head_of(view, work.num_heads, head) : view;
+    const int64_t num_heads = per_head ? 1 : work.num_heads;
+    for (const MaskBand& band :
+         internal::mask_bands(call.mask.array, b, head, work.q_len, work.kv_len, work.window)) {
+      if (Status s = attend_band(work, rows, b, head, num_heads, band); !s.ok()) return s;
+    }
+  }
+  return {};
+}
+
+// Whether [B, H, q, D] can be seen as [B * q, H, D].
+bool joins(const ConstTensorView& t) {
+  return t.dim(0) == 1 || t.dim(2) == 1 || t.step(0) == t.dim(2) * t.step(2);
+}
+
+ConstTensorView joined(const ConstTensorView& t) {
+  ConstTensorView all(t.data, t.dtype, {t.dim(0) * t.dim(2), t.dim(1), t.dim(3)});
+  all.device = t.device;
+  all.stride = {t.dim(2) == 1 ? t.step(0) : t.step(2), t.step(1), t.step(3)};
+  return all;
+}
+
+// Over pages: all batch rows in one call where the strides and the mask allow it.
+Status attend_pages(const Work& work, const KvView& view) {
+  const PagedAttentionCall& call = work.call;
+  if (call.mask.kind == AttentionMask::Kind::array || !joins(call.queries) || !joins(call.out)) {
+    for (int64_t b = 0; b < work.batch; ++b) {
+      if (Status s = attend_sequence(work, sequence_of(view, b), b); !s.ok()) return s;
+    }
+    return {};
+  }
+  const Segment segment{view};
+  std::vector<int32_t> indptr;
+  for (int64_t b = 0; b <= work.batch; ++b) {
+    indptr.push_back(static_cast<int32_t>(b * work.q_len));
+  }
+  AttentionCall all;
+  all.q = joined(call.queries);
+  all.query_indptr = indptr;
+  all.segments = {&segment, 1};
+  all.params = params_of(work);
+  const ConstTensorView out = joined(call.out);
+  all.out = TensorView(call.out.data, out.dtype, {out.dim(0), out.dim(1), out.dim(2)});
+  all.out.device = out.device;
+  all.out.stride = out.stride;
+  return attend(work.backend, all);
+}
+
+// Over contiguous arrays [B, H_kv, T, D].
+Status attend_arrays(const Work& work, const KvArrays& arrays) {
+  const auto length = static_cast<int32_t>(arrays.num_rows());
+  const std::array<int32_t, 2> indptr = {0, length};
+  const std::array<int32_t, 1> kv_len = {length};
+  const std::array<int32_t, 1> first_pos = {0};
+  for (int64_t b = 0; b < work.batch; ++b) {
+    const ConstTensorView k =
+        queries_of(arrays.keys, b, 0, arrays.keys.dim(1), 0, arrays.num_rows());
+    const ConstTensorView v =
+        queries_of(arrays.values, b, 0, arrays.values.dim(1), 0, arrays.num_rows());
+    Result<KvView> view = rows_view(k, v, indptr, kv_len, first_pos);
+    if (!view.ok()) return view.status();
+    if (Status s = attend_sequence(work, *view, b); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status check_shapes(const PagedState& state, const PagedAttentionCall& call) {
+  const KvArrayShape& shape = state.rows->shape();
+  const ConstTensorView& q = call.queries;
+  if (q.rank != 4 || call.out.rank != 4) {
+    return invalid_argument("queries and out need 4 dimensions: [B, H, q_len, D]");
+  }
+  for (int d = 0; d < 3; ++d) {
+    if (q.dim(d) != call.out.dim(d)) {
+      return invalid_argument("queries and out differ in dimension " + num(d));
+    }
+  }
+  if (q.dim(0) != shape.batch) {
+    return invalid_argument("queries have " + num(q.dim(0)) + " batch rows; the cache holds " +
+                            num(shape.batch));
+  }
+  if (q.dim(1) < 1 || q.dim(1) % shape.num_kv_heads != 0) {
+    return invalid_argument("queries have " + num(q.dim(1)) +
+                            " heads; that is no multiple of the " + num(shape.num_kv_heads) +
+                            " KV heads");
+  }
+  if (q.dim(2) > state.offset()) {
+    return invalid_argument("q_len " + num(q.dim(2)) + " exceeds the " + num(state.offset()) +
+                            " cached rows; write the rows of the queries first");
+  }
+  if (q.dim(3) != shape.head_dim_k || call.out.dim(3) != shape.head_dim_v) {
+    return invalid_argument("queries and out have head dims " + num(q.dim(3)) + " and " +
+                            num(call.out.dim(3)) + "; the cache holds " + num(shape.head_dim_k) +
+                            " and " + num(shape.head_dim_v));
+  }
+  if (call.sliding_window && *call.sliding_window < 1) {
+    return invalid_argument("sliding_window is " + num(*call.sliding_window) +
+                            "; it counts tokens, at least 1");
+  }
+  if (call.mask.kind != AttentionMask::Kind::array) return {};
+  return internal::check_mask(call.mask.array, q.dim(0), q.dim(1), q.dim(2), state.offset());
+}
+
+std::optional<int64_t> window_of(const PagedState& state, const PagedAttentionCall& call) {
+  return state.options.sliding_window ? state.options.sliding_window : call.sliding_window;
+}
+
+bool is_partitioned(const PagedState& state) {
+  return state.options.partitioned && state.offset() >= state.options.partition_threshold;
+}
+
+// Counts a call that is not served, or not as asked for.
+void count_bailout(PagedState& state, const PagedAttentionCall& call, const char* reason) {
+  const std::string key = std::string(paged_phase_name(call.phase)) + ":" + reason;
+  ++state.counters.paged_attention_bailouts_by_phase_reason[key];
+  PagedBailout bailout;
+  bailout.phase = call.phase;
+  bailout.reason = reason;
+  bailout.impl = call.impl_override.value_or(state.options.route);
+  bailout.offset = state.offset();
+  bailout.q_len = call.queries.rank == 4 ? call.queries.dim(2) : 0;
+  bailout.max_q_len = state.options.max_q_len;
+  bailout.block_size = state.options.block_size;
+  bailout.sliding_window = window_of(state, call);
+  bailout.partitioned_enabled = state.options.partitioned;
+  bailout.partition_threshold = state.options.partition_threshold;
+  state.bailout = bailout;
+}
+
+// Why paged attention declines the call, if it does. The shapes are checked.
+const char* decline_reason(const PagedState& state, const PagedAttentionCall& call) {
+  const std::optional<int64_t> most = state.options.max_q_len;
+  if (call.mask.kind == AttentionMask::Kind::array && !internal::only_hides(call.mask.array)) {
+    return "unsupported_mask";
+  }
+  if (most && call.queries.dim(2) > *most && !is_partitioned(state)) return "q_len_gt_max";
+  return nullptr;
+}
+
+void count_partitioned(PagedState& state, PagedPhase phase) {
+  PagedStats& counters = state.counters;
+  ++counters.partitioned_paged_calls;
+  ++counters.partitioned_attention_calls;
+  ++counters.partitioned_paged_calls_by_phase[std::string(paged_phase_name(phase))];
+  if (phase == PagedPhase::prefill) ++counters.prefill_partitioned_paged_calls;
+  if (phase == PagedPhase::decode_verify) ++counters.decode_partitioned_paged_calls;
+  counters.paged_attention_large_q_path = "partitioned_paged";
+}
+
+Status run(PagedState& state, const PagedAttentionCall& call, PagedRoute route) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::optional<int64_t> window = window_of(state, call);
+  // A window that reaches past every position hides nothing.
+  const std::optional<int> small =
+      window && *window < INT32_MAX ? std::optional<int>(static_cast<int>(*window)) : std::nullopt;
+  const Work work{
+      *state.backend,      call,          small, call.queries.dim(0), call.queries.dim(1),
+      call.queries.dim(2), state.offset()};
+  Status status;
+  if (route == PagedRoute::gather) {
+    Result<KvArrays> arrays = state.gather();
+    status = arrays.ok() ? attend_arrays(work, *arrays) : arrays.status();
+  } else {
+    status = state.rows->read([&](const KvView& view) { return attend_pages(work, view); });
+  }
+  state.counters.attention_time_s +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return status;
+}
+
+void count_dense_fallback(PagedStats& counters, PagedPhase phase) {
+  ++counters.dense_fallback_calls;
+  switch (phase) {
+    case PagedPhase::prefill:
+      ++counters.prefill_dense_fallback_calls;
+      return;
+    case PagedPhase::decode_verify:
+      ++counters.decode_dense_fallback_calls;
+      return;
+    case PagedPhase::ar_decode:
+      ++counters.ar_dense_fallback_calls;
+      return;
+    case PagedPhase::postcommit:
+      ++counters.postcommit_dense_fallback_calls;
+      return;
+    case PagedPhase::unknown:
+      return;
+  }
+}
+
+}  // namespace
+
+Result<bool> PagedKVCache::paged_attention(const PagedAttentionCall& call) {
+  PagedState& state = *state_;
+  if (empty()) {
+    count_bailout(state, call, "empty_cache");
+    return false;
+  }
+  if (call.queries.rank == 4 && call.queries.dim(2) <= 0) {
+    count_bailout(state, call, "q_len_invalid");
+    return false;
+  }
+  if (Status status = check_shapes(state, call); !status.ok()) return status;
+  if (const char* reason = decline_reason(state, call)) {
+    count_bailout(state, call, reason);
+    return false;
+  }
+  const PagedRoute route = call.impl_override.value_or(state.options.route);
+  if (Status status = run(state, call, route); !status.ok()) return status;
+  if (!state.route) {
+    state.route = route;
+    state.route_offset = state.offset();
+  } else if (*state.route != route) {
+    count_bailout(state, call, "route_latched");
+    state.tell("this request attends by route " + std::string(paged_route_name(*state.route)) +
+               "; a call asked for " + std::string(paged_route_name(route)) +
+               " and was served by it (the bits are the same)");
+  }
+  ++state.counters.paged_attention_calls;
+  if (is_partitioned(state)) count_partitioned(state, call.phase);
+  return true;
+}
+
+Status PagedKVCache::attend(const PagedAttentionCall& call) {
+  Result<bool> served = paged_attention(call);
+  if (!served.ok()) return served.status();
+  if (*served) return {};
+  PagedState& state = *state_;
+  const std::string reason = state.bailout->reason;
+  if (reason != "q_len_gt_max") {
+    return unsupported("paged attention declined: " + reason + " (phase " +
+                       std::string(paged_phase_name(call.phase)) + ")");
+  }
+  const std::string what =
+      "q_len " + num(call.queries.dim(2)) + " exceeds max_q_len " + num(*state.options.max_q_len);
+  if (state.options.forbid_dense_fallback) {
+    return unsupported(what +
+                       " and dense fallback is forbidden; raise max_q_len or set partitioned");
+  }
+  if (Status status = run(state, call, PagedRoute::gather); !status.ok()) return status;
+  count_dense_fallback(state.counters, call.phase);
+  state.tell(what + ": attention runs over gathered rows instead of pages");
+  return {};
+}
+
+}  // namespace kvik
