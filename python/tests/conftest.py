@@ -4,9 +4,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-
 import kvik
+import pytest
 
 
 @pytest.fixture(autouse=True)

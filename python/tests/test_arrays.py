@@ -6,13 +6,12 @@ import gc
 import resource
 import sys
 
+import kvik
 import ml_dtypes
 import numpy as np
 import pytest
 from golden import BF16
 from rows import address, append, bits, holds, make_rows, same
-
-import kvik
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])

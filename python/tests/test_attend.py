@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
+import kvik
 import numpy as np
 import pytest
 from golden import DTYPES, bell, load, stored
 from rows import make_rows, same
-
-import kvik
 
 CASES = load("attention/manifest.json")["cases"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import threading
 
+import kvik
 import numpy as np
 import pytest
 from rows import append, holds, make_rows, same
-
-import kvik
 
 
 def test_batch_and_head_dims_that_differ(make_cache):
@@ -96,7 +95,9 @@ def test_a_state_of_nothing_empties(make_cache, nothing):
 
 
 @pytest.mark.parametrize(
-    "state", [(None, make_rows(2)[1]), (1,), 7, make_rows(2)[0]], ids=["half", "one", "int", "array"]
+    "state",
+    [(None, make_rows(2)[1]), (1,), 7, make_rows(2)[0]],
+    ids=["half", "one", "int", "array"],
 )
 def test_what_is_no_state_is_refused_and_changes_nothing(make_cache, state):
     cache = make_cache()
@@ -241,8 +242,7 @@ def test_threads_that_meet_in_one_cache_wait(make_cache):
     cache = make_cache()
     rows = make_rows(1)
     threads = [
-        threading.Thread(target=lambda: [append(cache, *rows) for _ in range(25)])
-        for _ in range(4)
+        threading.Thread(target=lambda: [append(cache, *rows) for _ in range(25)]) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -289,9 +289,7 @@ def test_numbers_out_of_range_are_refused_at_construction():
             kind(keys=make_rows(2)[0], values=make_rows(2)[1], offset=3)
 
 
-@pytest.mark.parametrize(
-    "kind", [kvik.TailOwnedKVCache, kvik.BlockOwnedKVCache, kvik.PagedKVCache]
-)
+@pytest.mark.parametrize("kind", [kvik.TailOwnedKVCache, kvik.BlockOwnedKVCache, kvik.PagedKVCache])
 def test_a_cache_is_made_of_rows(kind):
     keys, values = make_rows(6)
     assert holds(kind(keys=keys, values=values), [(keys, values)])
@@ -299,9 +297,7 @@ def test_a_cache_is_made_of_rows(kind):
     assert holds(cut, [(keys[:, :, :4], values[:, :, :4])])
 
 
-@pytest.mark.parametrize(
-    "kind", [kvik.TailOwnedKVCache, kvik.BlockOwnedKVCache, kvik.PagedKVCache]
-)
+@pytest.mark.parametrize("kind", [kvik.TailOwnedKVCache, kvik.BlockOwnedKVCache, kvik.PagedKVCache])
 def test_from_cache_takes_ours_and_those_of_others(kind, make_cache):
     rows = make_rows(6)
     source = make_cache()

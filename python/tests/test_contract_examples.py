@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from kvik import PagedKVCache, TailOwnedKVCache, VllmMetalPagedKVCache
 
 NO_LOW_BIT = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import kvik
 import numpy as np
 import pytest
 from golden import BF16, bell, digest, load, stored
 
-import kvik
-
 MANIFEST = load("formats/manifest.json")
 TRELLIS = load("formats/manifest_tcq.json")
+
 
 def name_of(format: str) -> str:
     """The library's name of a format of the vectors."""
@@ -94,12 +94,16 @@ def test_the_list_names_every_format_once():
             np.testing.assert_array_equal(kvik.decode(packed, format.name, 64, stored=True), again)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("f32", np.float32), ("f16", np.float16), ("bf16", BF16)])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("f32", np.float32), ("f16", np.float16), ("bf16", BF16)]
+)
 def test_plain_formats_are_the_elements_of_their_dtype(name, dtype):
     rows = bell(4, (5, 7))
     packed = kvik.encode(rows, name)
     assert packed.tobytes() == rows.astype(dtype).tobytes()
-    np.testing.assert_array_equal(kvik.decode(packed, name, 7), rows.astype(dtype).astype(np.float32))
+    np.testing.assert_array_equal(
+        kvik.decode(packed, name, 7), rows.astype(dtype).astype(np.float32)
+    )
 
 
 def test_rows_of_other_dtypes_are_widened_first():

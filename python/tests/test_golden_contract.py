@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import copy
 
+import kvik
 import numpy as np
 import pytest
 from golden import DTYPES, bell, digest, load
 from rows import make_rows
-
-import kvik
 
 TRACES = load("cache_contract/traces.json")["traces"]
 STOCK = [t for t in TRACES if t["class"] == "KVCache"]
@@ -86,7 +85,9 @@ def update(cache, num_rows):
     return cache.update_and_fetch(*make_rows(num_rows))
 
 
-@pytest.mark.parametrize("case", CONTRACT["tail_owned"], ids=lambda c: c.get("note", str(c["step"])))
+@pytest.mark.parametrize(
+    "case", CONTRACT["tail_owned"], ids=lambda c: c.get("note", str(c["step"]))
+)
 def test_tail_owned_capacity_and_updates(case):
     cache = kvik.TailOwnedKVCache(step=case["step"])
     for op in case["ops"]:
@@ -115,7 +116,9 @@ def test_block_owned_blocks_pieces_and_slices(case):
         assert slices == after["slices"]
 
 
-@pytest.mark.parametrize("case", CONTRACT["paged"], ids=lambda c: f"{c['block_size']}x{c['num_blocks']}")
+@pytest.mark.parametrize(
+    "case", CONTRACT["paged"], ids=lambda c: f"{c['block_size']}x{c['num_blocks']}"
+)
 def test_paged_blocks_growth_and_refusals(case):
     cache = kvik.PagedKVCache(
         block_size=case["block_size"],

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import kvik
 import numpy as np
 import pytest
 from rows import append, holds, make_rows
-
-import kvik
 
 
 class Stock:

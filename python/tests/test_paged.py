@@ -7,13 +7,12 @@ import subprocess
 import sys
 import warnings
 
+import kvik
 import ml_dtypes
 import numpy as np
 import pytest
 from golden import bell
 from rows import holds, make_rows, same
-
-import kvik
 
 INF = math.inf
 
@@ -123,9 +122,7 @@ def test_forks_share_pages():
     other = cache.fork()
     assert cache.paged_stats()["shared_blocks"] == 3
     assert other.block_table() == cache.block_table() == [0, 1, 2]
-    other.update_without_fetch(
-        *make_rows(1, seed=2, heads=2, head_dim_k=32, head_dim_v=16)
-    )
+    other.update_without_fetch(*make_rows(1, seed=2, heads=2, head_dim_k=32, head_dim_v=16))
     assert other.paged_stats()["copy_on_write_copies"] == 1
     assert other.block_table()[:2] == [0, 1] and other.block_table()[2] != 2
     with pytest.raises(IndexError):
@@ -164,7 +161,9 @@ def test_a_window_counts_from_each_query():
     assert same(cache.paged_attention(q, 0.25, sliding_window=-1), cache.paged_attention(q, 0.25))
 
 
-@pytest.mark.parametrize("shape", [(5, 70), (1, 1, 5, 70), (2, 6, 5, 70), (6, 5, 70), (2, 1, 1, 70)])
+@pytest.mark.parametrize(
+    "shape", [(5, 70), (1, 1, 5, 70), (2, 6, 5, 70), (6, 5, 70), (2, 1, 1, 70)]
+)
 @pytest.mark.parametrize("dtype", [np.bool_, np.float32, np.float16, ml_dtypes.bfloat16])
 def test_mask_arrays(shape, dtype):
     cache, (k, v) = filled()

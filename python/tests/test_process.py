@@ -8,11 +8,10 @@ import sys
 import threading
 import time
 
+import kvik
 import numpy as np
 import pytest
 from rows import make_rows, same
-
-import kvik
 
 
 def long_call(seconds: float):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import kvik
 import numpy as np
 from golden import BF16, bell
-
-import kvik
 
 
 def make_rows(
