@@ -181,10 +181,7 @@ InputMask import_mask(nb::handle object) {
   if (is_type(found.array.dtype(), Code::Bool, 8)) {
     mask.view.type = MaskType::boolean;
   } else {
-    const DType dtype = dtype_of(found, "mask");
-    mask.view.type = dtype == DType::f32   ? MaskType::f32
-                     : dtype == DType::f16 ? MaskType::f16
-                                           : MaskType::bf16;
+    mask.view.type = mask_type_of(dtype_of(found, "mask"));
   }
   const size_t rank = found.array.ndim();
   if (rank < 2 || rank > 4) {

@@ -53,6 +53,11 @@ WritableArray import_writable(nanobind::handle array, const char* name, int rank
 // broadcast): itself, or a row-major copy.
 InputArray for_attention(InputArray array);
 
+// The mask type whose elements are of this dtype.
+constexpr MaskType mask_type_of(DType dtype) {
+  return dtype == DType::f32 ? MaskType::f32 : dtype == DType::f16 ? MaskType::f16 : MaskType::bf16;
+}
+
 // A mask array of bool, f32, f16 or bf16, rank 2 to 4 (rank 3 stands for [1, H, q, kv]).
 struct InputMask {
   MaskView view;

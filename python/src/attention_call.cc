@@ -3,7 +3,6 @@
 #include <nanobind/stl/string.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "errors.h"
 
@@ -11,18 +10,6 @@ namespace nb = nanobind;
 
 namespace kvik::python {
 namespace {
-
-float element(const ConstTensorView& view, int64_t i) {
-  const std::byte* const at = view.data + i * view.step(0) * dtype_bytes(view.dtype);
-  if (view.dtype == DType::f32) {
-    float value;
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof bits);
-  return view.dtype == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-}
 
 AttentionMask::Kind kind_of(const std::string& name) {
   if (name == "causal") return AttentionMask::Kind::causal;
@@ -37,7 +24,11 @@ std::vector<float> import_sinks(nb::handle sinks) {
   std::vector<float> logits;
   if (sinks.is_none()) return logits;
   const InputArray array = import_array(sinks, "sinks", 1);
-  for (int64_t i = 0; i < array.view.dim(0); ++i) logits.push_back(element(array.view, i));
+  const DType dtype = array.view.dtype;
+  const int64_t step = array.view.step(0) * dtype_bytes(dtype);
+  for (int64_t i = 0; i < array.view.dim(0); ++i) {
+    logits.push_back(load_float(dtype, array.view.data + i * step));
+  }
   return logits;
 }
 

@@ -101,8 +101,10 @@ auto reader(Read read) {
   return [read](Held<Cache>& held) { return locked(held, read); };
 }
 
+// The texts say what the two properties hold and what setting them does.
 template <class Cache>
-void add_cache_members(nanobind::class_<Held<Cache>>& cls) {
+void add_cache_members(nanobind::class_<Held<Cache>>& cls, const char* state_text,
+                       const char* meta_text) {
   using namespace nanobind::literals;
   using Self = Held<Cache>;
   cls.def_prop_ro("offset", reader<Cache>([](Cache& c) { return c.offset(); }),
@@ -133,6 +135,23 @@ void add_cache_members(nanobind::class_<Held<Cache>>& cls) {
       .def(
           "__deepcopy__", [](Self& held, nanobind::handle) { return fork_of(held); }, "memo"_a,
           "As fork().")
+      .def_prop_rw(
+          "state", [](Self& held) { return export_pair(read_state(held), held.family); },
+          [](Self& held, nanobind::object state) { write_state(held, state); },
+          nanobind::for_getter(nanobind::sig("def state(self) -> tuple[kvik._types.Array | None, "
+                                             "kvik._types.Array | None]")),
+          nanobind::for_setter(nanobind::sig("def state(self, state: object, /) -> None")),
+          nanobind::for_setter(nanobind::arg().none()), state_text)
+      .def_prop_rw(
+          "meta_state",
+          [](Self& held) {
+            return nanobind::tuple(
+                nanobind::cast(locked(held, [](Cache& c) { return c.meta_state(); })));
+          },
+          [](Self& held, nanobind::object meta) { write_meta_state(held, meta); },
+          nanobind::for_getter(nanobind::sig("def meta_state(self) -> tuple[str, str, str]")),
+          nanobind::for_setter(nanobind::sig("def meta_state(self, meta: object, /) -> None")),
+          nanobind::for_setter(nanobind::arg().none()), meta_text)
       .def_prop_rw(
           "keys", [](Self& held) { return read_half(held, Half::keys); },
           [](Self& held, nanobind::object value) { write_half(held, value, Half::keys); },

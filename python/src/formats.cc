@@ -27,16 +27,14 @@ namespace {
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using PackedRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// One format: a dtype whose elements are stored as they are, or a packed code.
+// One format, as Python sees it.
 struct Format {
-  std::string name;
-  std::optional<DType> plain;
-  KvCode packed = KvCode::q8;  // unless plain
+  KvCode code;
 
-  bool is_rotated() const { return !plain && kvik::is_rotated(packed); }
-  bool keys() const { return plain || stores_keys(packed); }
-  bool values() const { return plain || stores_values(packed); }
-  int64_t bits() const { return plain ? dtype_bytes(*plain) * 8 : packed_code_bits(packed); }
+  std::string name() const { return std::string(kv_code_name(code)); }
+  int64_t bits() const {
+    return is_packed(code) ? packed_code_bits(code) : dtype_bytes(dtype_of(code)) * 8;
+  }
 
   // Throws ValueError for head dims that the format does not take.
   int64_t row_bytes(int64_t head_dim) const {
@@ -45,53 +43,47 @@ struct Format {
                              std::to_string(kMaxHeadDim))
                                 .c_str());
     }
-    if (plain) return head_dim * dtype_bytes(*plain);
+    if (!is_packed(code)) return head_dim * dtype_bytes(dtype_of(code));
     const int dim = static_cast<int>(head_dim);
-    kvik::python::check(kvik::check(packed, dim));
-    return packed_row_bytes(packed, dim);
+    kvik::python::check(kvik::check(code, dim));
+    return packed_row_bytes(code, dim);
   }
 };
 
 std::vector<Format> all_formats() {
   std::vector<Format> formats;
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    formats.push_back({std::string(dtype_name(dtype)), dtype});
-  }
-  for (const KvCode code : all_packed_codes()) {
-    formats.push_back({std::string(kv_code_name(code)), std::nullopt, code});
-  }
+  for (const KvCode code : all_kv_codes()) formats.push_back({code});
   return formats;
 }
 
 Format format_of(const std::string& name) {
   std::string names;
   for (const Format& format : all_formats()) {
-    if (format.name == name) return format;
-    names += " " + format.name;
+    if (format.name() == name) return format;
+    names += " " + format.name();
   }
   throw nb::value_error(("there is no format \"" + name + "\"; the formats:" + names).c_str());
 }
 
-void encode_plain(DType dtype, const float* row, size_t size, std::byte* packed) {
-  for (size_t i = 0; i < size; ++i) {
-    if (dtype == DType::f32) {
-      std::memcpy(packed + 4 * i, row + i, 4);
-      continue;
-    }
-    const uint16_t bits = dtype == DType::f16 ? f32_to_f16(row[i]) : f32_to_bf16(row[i]);
-    std::memcpy(packed + 2 * i, &bits, 2);
+// False for a row that the format cannot store.
+bool encode_any(KvCode code, std::span<const float> row, std::span<std::byte> bytes) {
+  if (is_packed(code)) return encode_row(code, row, bytes);
+  const DType dtype = dtype_of(code);
+  std::byte* to = bytes.data();
+  for (const float x : row) {
+    store_float(dtype, to, x);
+    to += dtype_bytes(dtype);
   }
+  return true;
 }
 
-void decode_plain(DType dtype, const std::byte* packed, size_t size, float* row) {
-  for (size_t i = 0; i < size; ++i) {
-    if (dtype == DType::f32) {
-      std::memcpy(row + i, packed + 4 * i, 4);
-      continue;
-    }
-    uint16_t bits;
-    std::memcpy(&bits, packed + 2 * i, 2);
-    row[i] = dtype == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+void decode_any(KvCode code, std::span<const std::byte> bytes, std::span<float> row, bool stored) {
+  if (is_packed(code)) return (stored ? decode_stored_row : decode_row)(code, bytes, row);
+  const DType dtype = dtype_of(code);
+  const std::byte* from = bytes.data();
+  for (float& x : row) {
+    x = load_float(dtype, from);
+    from += dtype_bytes(dtype);
   }
 }
 
@@ -121,11 +113,7 @@ nb::object encode(const Rows& rows, const std::string& name) {
       const std::span<const float> row(rows.data() + i * head_dim, head_dim);
       const std::span<std::byte> bytes(
           static_cast<std::byte*>(static_cast<void*>(packed.data)) + i * row_bytes, row_bytes);
-      if (format.plain) {
-        encode_plain(*format.plain, row.data(), head_dim, bytes.data());
-      } else if (!encode_row(format.packed, row, bytes)) {
-        refused = i;
-      }
+      if (!encode_any(format.code, row, bytes)) refused = i;
     }
   }
   if (refused) {
@@ -154,13 +142,7 @@ nb::object decode(const PackedRows& packed, const std::string& name, int64_t hea
         static_cast<const std::byte*>(static_cast<const void*>(packed.data())) + i * row_bytes,
         row_bytes);
     const std::span<float> row(rows.data + i * dim, dim);
-    if (format.plain) {
-      decode_plain(*format.plain, bytes.data(), dim, row.data());
-    } else if (stored) {
-      decode_stored_row(format.packed, bytes, row);
-    } else {
-      decode_row(format.packed, bytes, row);
-    }
+    decode_any(format.code, bytes, row, stored);
   }
   return rows.array;
 }
@@ -202,18 +184,19 @@ nb::object bfloat16_dlpack(nb::ndarray<nb::numpy, nb::ro> bits) {
 
 void add_formats(nb::module_& module) {
   nb::class_<Format>(module, "FormatInfo", "A storage format of rows.")
-      .def_ro("name", &Format::name, "Its name, for encode and decode.")
+      .def_prop_ro("name", &Format::name, "Its name, for encode and decode.")
       .def_prop_ro(
-          "is_packed", [](const Format& f) { return !f.plain; },
+          "is_packed", [](const Format& f) { return is_packed(f.code); },
           "False for f32, f16 and bf16, whose elements are stored as they are.")
       .def_prop_ro("bits", &Format::bits, "Bits of an element's code, scales not counted.")
-      .def_prop_ro("stores_keys", &Format::keys)
-      .def_prop_ro("stores_values", &Format::values)
-      .def_prop_ro("is_rotated", &Format::is_rotated,
-                   "Whether rows are stored after a rotation that decoding undoes.")
+      .def_prop_ro("stores_keys", [](const Format& f) { return stores_keys(f.code); })
+      .def_prop_ro("stores_values", [](const Format& f) { return stores_values(f.code); })
+      .def_prop_ro(
+          "is_rotated", [](const Format& f) { return is_rotated(f.code); },
+          "Whether rows are stored after a rotation that decoding undoes.")
       .def("row_bytes", &Format::row_bytes, "head_dim"_a,
            "Bytes of one row. Raises ValueError for head dims that the format does not take.")
-      .def("__repr__", [](const Format& f) { return "<kvik.FormatInfo " + f.name + ">"; });
+      .def("__repr__", [](const Format& f) { return "<kvik.FormatInfo " + f.name() + ">"; });
   module.def("formats", &all_formats, "All storage formats.");
   module.def("_encode", &encode, "rows"_a, "format"_a);
   module.def("_decode", &decode, "packed"_a, "format"_a, "head_dim"_a, "stored"_a);

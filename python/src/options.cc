@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "arrays.h"
 #include "environment.h"
 #include "errors.h"
 
@@ -215,9 +216,7 @@ MaskType parse_mask_type(nb::handle dtype) {
   const std::string word = dtype_word(dtype);
   if (word == "bool") return MaskType::boolean;
   if (const std::optional<DType> found = find_dtype(word)) {
-    return *found == DType::f32   ? MaskType::f32
-           : *found == DType::f16 ? MaskType::f16
-                                  : MaskType::bf16;
+    return mask_type_of(*found);
   }
   throw nb::value_error(
       ("\"" + word + "\" is no dtype of masks; those are bool, float32, float16, bfloat16")

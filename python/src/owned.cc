@@ -123,6 +123,14 @@ nb::tuple update_and_fetch(Held<Cache>& held, const ArrayLike& keys, const Array
   return export_pair(all, held.family);
 }
 
+constexpr const char* kOwnedStateText =
+    "(keys, values) of the valid rows, read-only, not copied; (None, None) while empty. Setting "
+    "replaces all rows by a copy and takes the offset from the arrays; None or (None, None) "
+    "empties the cache.";
+constexpr const char* kOwnedMetaText =
+    "(step or block size, offset, mode) as strings. Restore the state first, then this. Raises "
+    "ValueError for what does not fit; then nothing was changed.";
+
 // What both owned caches have beyond the members of all.
 template <class Cache>
 void add_owned_members(nb::class_<Held<Cache>>& cls) {
@@ -140,27 +148,6 @@ void add_owned_members(nb::class_<Held<Cache>>& cls) {
             return std::string(detach_mode_name(locked(held, [](Cache& c) { return c.mode(); })));
           },
           "Name of the detach mode.")
-      .def_prop_rw(
-          "state", [](Self& held) { return export_pair(read_state(held), held.family); },
-          [](Self& held, nb::object state) { write_state(held, state); },
-          nb::for_getter(nb::sig("def state(self) -> tuple[kvik._types.Array | None, "
-                                 "kvik._types.Array | None]")),
-          nb::for_setter(nb::sig("def state(self, state: object, /) -> None")),
-          nb::for_setter(nb::arg().none()),
-          "(keys, values) of the valid rows, read-only, not copied; (None, None) while "
-          "empty. Setting replaces all rows by a copy and takes the offset from the arrays; "
-          "None or (None, None) empties the cache.")
-      .def_prop_rw(
-          "meta_state",
-          [](Self& held) {
-            return nb::tuple(nb::cast(locked(held, [](Cache& c) { return c.meta_state(); })));
-          },
-          [](Self& held, nb::object meta) { write_meta_state(held, meta); },
-          nb::for_getter(nb::sig("def meta_state(self) -> tuple[str, str, str]")),
-          nb::for_setter(nb::sig("def meta_state(self, meta: object, /) -> None")),
-          nb::for_setter(nb::arg().none()),
-          "(step or block size, offset, mode) as strings. Restore the state first, then "
-          "this. Raises ValueError for what does not fit; then nothing was changed.")
       .def(
           "tail_owner_stats",
           [](Self& held) {
@@ -211,7 +198,7 @@ void add_tail_owned(nb::module_& module, const Process&) {
           "entry's, or 256.")
       .def_prop_ro("step", reader<TailOwnedKVCache>([](TailOwnedKVCache& c) { return c.step(); }),
                    "Rows by which the capacity grows.");
-  add_cache_members(cls);
+  add_cache_members(cls, kOwnedStateText, kOwnedMetaText);
   add_owned_members(cls);
 }
 
@@ -274,7 +261,7 @@ void add_block_owned(nb::module_& module, const Process&) {
       .def_prop_ro("num_blocks",
                    reader<BlockOwnedKVCache>([](BlockOwnedKVCache& c) { return c.num_blocks(); }),
                    "Blocks that are backed with memory; a trim keeps them.");
-  add_cache_members(cls);
+  add_cache_members(cls, kOwnedStateText, kOwnedMetaText);
   add_owned_members(cls);
 }
 

@@ -320,28 +320,6 @@ void add_paged(nb::module_& module, const Process& process) {
                    "kvik._types.ArrayLike, phase: str = 'unknown') -> tuple[kvik._types.Array, "
                    "kvik._types.Array]"),
            "The same, and returns a copy of all rows: O(offset).")
-      .def_prop_rw(
-          "state", [](PyPaged& held) { return export_pair(read_state(held), held.family); },
-          [](PyPaged& held, nb::object state) { write_state(held, state); },
-          nb::for_getter(nb::sig("def state(self) -> tuple[kvik._types.Array | None, "
-                                 "kvik._types.Array | None]")),
-          nb::for_setter(nb::sig("def state(self, state: object, /) -> None")),
-          nb::for_setter(nb::arg().none()),
-          "(keys, values): a copy of the valid rows; (None, None) while empty. Setting "
-          "replaces all rows; None or (None, None) empties the cache.")
-      .def_prop_rw(
-          "meta_state",
-          [](PyPaged& held) {
-            return nb::tuple(
-                nb::cast(locked(held, [](PagedKVCache& c) { return c.meta_state(); })));
-          },
-          [](PyPaged& held, nb::object meta) { write_meta_state(held, meta); },
-          nb::for_getter(nb::sig("def meta_state(self) -> tuple[str, str, str]")),
-          nb::for_setter(nb::sig("def meta_state(self, meta: object, /) -> None")),
-          nb::for_setter(nb::arg().none()),
-          "(block_size, num_blocks, offset) as strings. Without rows a plan of the state to "
-          "come; with rows only the offset is taken, downwards. Raises ValueError for what "
-          "does not fit; then nothing was changed.")
       .def(
           "reconfigure",
           [](PyPaged& held, const nb::kwargs& given) {
@@ -370,7 +348,13 @@ void add_paged(nb::module_& module, const Process& process) {
           nb::sig("def paged_attention_last_bailout(self) -> dict[str, object] | None"),
           "The last call that was not served, or not as asked for: phase, reason, impl, and "
           "the numbers that decided.");
-  add_cache_members(cls);
+  add_cache_members(
+      cls,
+      "(keys, values): a copy of the valid rows; (None, None) while empty. Setting replaces all "
+      "rows; None or (None, None) empties the cache.",
+      "(block_size, num_blocks, offset) as strings. Without rows a plan of the state to come; with "
+      "rows only the offset is taken, downwards. Raises ValueError for what does not fit; then "
+      "nothing was changed.");
   add_attention(cls, process);
   add_pages(cls);
 }

@@ -9,15 +9,7 @@ namespace kvik {
 namespace {
 
 float element(const ConstTensorView& t, int64_t i, int64_t j, int64_t d) {
-  const std::byte* p = t.at(i, j) + d * t.stride[2] * dtype_bytes(t.dtype);
-  if (t.dtype == DType::f32) {
-    float x;
-    std::memcpy(&x, p, sizeof x);
-    return x;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, p, sizeof bits);
-  return t.dtype == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+  return load_float(t.dtype, t.at(i, j) + d * t.stride[2] * dtype_bytes(t.dtype));
 }
 
 // K and V of one position, as floats. V and, without frames, K are rotated back where the format
@@ -39,16 +31,8 @@ Row read_row(const KvView& view, int seq, int head, int64_t position) {
   Row row{std::vector<float>(static_cast<size_t>(view.head_dim_k)),
           std::vector<float>(static_cast<size_t>(view.head_dim_v))};
   if (view.layout == KvLayout::rows) {
-    ConstTensorView k(view.k,
-                      view.format.k == KvCode::f32   ? DType::f32
-                      : view.format.k == KvCode::f16 ? DType::f16
-                                                     : DType::bf16,
-                      {1, 1, view.head_dim_k});
-    ConstTensorView v(view.v,
-                      view.format.v == KvCode::f32   ? DType::f32
-                      : view.format.v == KvCode::f16 ? DType::f16
-                                                     : DType::bf16,
-                      {1, 1, view.head_dim_v});
+    ConstTensorView k(view.k, dtype_of(view.format.k), {1, 1, view.head_dim_k});
+    ConstTensorView v(view.v, dtype_of(view.format.v), {1, 1, view.head_dim_v});
     k.data += (view.page_indptr[b] + i) * view.k_stride[0] + head * view.k_stride[1];
     v.data += (view.page_indptr[b] + i) * view.v_stride[0] + head * view.v_stride[1];
     for (int d = 0; d < view.head_dim_k; ++d) row.k[static_cast<size_t>(d)] = element(k, 0, 0, d);

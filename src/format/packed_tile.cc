@@ -203,14 +203,7 @@ void export_row(KvCode code, bool is_key, const std::byte* tile, int slot, std::
 }
 
 void to_floats(const std::byte* row, DType dtype, int head_dim, float* floats) {
-  for (int d = 0; d < head_dim; ++d) {
-    if (dtype == DType::f32) {
-      std::memcpy(floats + d, row + d * 4, 4);
-    } else {
-      const auto bits = internal::load_as<uint16_t>(row + d * 2);
-      floats[d] = dtype == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-    }
-  }
+  for (int d = 0; d < head_dim; ++d) floats[d] = load_float(dtype, row + d * dtype_bytes(dtype));
 }
 
 size_t row_size(KvCode code, int head_dim) {

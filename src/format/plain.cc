@@ -11,33 +11,6 @@
 namespace kvik {
 namespace {
 
-template <DType kType>
-float load_element(const std::byte* p) noexcept {
-  if constexpr (kType == DType::f32) {
-    float x;
-    std::memcpy(&x, p, sizeof x);
-    return x;
-  } else {
-    uint16_t bits;
-    std::memcpy(&bits, p, sizeof bits);
-    return kType == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-  }
-}
-
-template <KvCode kCode>
-void store_element(std::byte* p, float x) noexcept {
-  if constexpr (kCode == KvCode::f32) {
-    std::memcpy(p, &x, sizeof x);
-  } else {
-    const uint16_t bits = kCode == KvCode::f16 ? f32_to_f16(x) : f32_to_bf16(x);
-    std::memcpy(p, &bits, sizeof bits);
-  }
-}
-
-constexpr DType dtype_of(KvCode code) {
-  return code == KvCode::f32 ? DType::f32 : code == KvCode::f16 ? DType::f16 : DType::bf16;
-}
-
 // Byte of element d of slot t in a K tile, and of a V tile.
 template <KvCode kCode>
 constexpr int64_t offset_k(int slot, int d) {
@@ -60,7 +33,8 @@ void convert(const std::byte* row, int head_dim, int padded, std::byte* stored) 
     std::memcpy(stored, row, static_cast<size_t>(head_dim * kBytes));
   } else {
     for (int d = 0; d < head_dim; ++d) {
-      store_element<kCode>(stored + d * kBytes, load_element<kType>(row + d * dtype_bytes(kType)));
+      store_float(dtype_of(kCode), stored + d * kBytes,
+                  load_float(kType, row + d * dtype_bytes(kType)));
     }
   }
   std::memset(stored + head_dim * kBytes, 0, static_cast<size_t>((padded - head_dim) * kBytes));
@@ -128,8 +102,8 @@ void encode(std::byte* tile, int slot, const std::byte* row, int head_dim) noexc
 template <KvCode kCode, bool kIsKey>
 void decode(const std::byte* tile, int slot, float* row, int head_dim) noexcept {
   for (int d = 0; d < head_dim; ++d) {
-    row[d] = load_element<dtype_of(kCode)>(
-        tile + (kIsKey ? offset_k<kCode>(slot, d) : offset_v<kCode>(slot, d)));
+    row[d] = load_float(dtype_of(kCode),
+                        tile + (kIsKey ? offset_k<kCode>(slot, d) : offset_v<kCode>(slot, d)));
   }
 }
 

@@ -10,10 +10,6 @@
 namespace kvik {
 namespace {
 
-DType dtype_of(KvCode code) {
-  return code == KvCode::f32 ? DType::f32 : code == KvCode::f16 ? DType::f16 : DType::bf16;
-}
-
 TEST(PlainRows, ComeBackBitForBitWithNaNPayloads) {
   for (const KvCode code : {KvCode::f32, KvCode::f16, KvCode::bf16}) {
     for (const int head_dim : {0, 1, 2, 15, 16, 17, 64, 80, 576}) {

@@ -53,11 +53,11 @@ Status check_options(const PagedKVCacheOptions& options) {
     return unsupported("TurboQuant storage (" +
                        std::string(kv_code_name(options.turboquant->k_quant)) + " and " +
                        std::string(kv_code_name(options.turboquant->v_quant)) +
-                       "): caches store no packed formats yet; leave turboquant unset");
+                       "): one-layer caches store no packed formats yet; leave turboquant unset");
   }
   if (options.kv_quant && options.kv_quant->mode) {
     return unsupported("KV-Quant storage (" + std::string(kv_code_name(*options.kv_quant->mode)) +
-                       "): caches store no packed formats yet; leave the mode unset");
+                       "): one-layer caches store no packed formats yet; leave the mode unset");
   }
   return {};
 }

@@ -14,28 +14,13 @@ namespace kvik::test {
 
 // Values as an array of `dtype`, rounded to nearest even.
 inline std::vector<std::byte> cast(const std::vector<float>& values, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * static_cast<size_t>(dtype_bytes(dtype)));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::f32) {
-      std::memcpy(&bytes[i * 4], &values[i], 4);
-    } else {
-      const uint16_t bits = dtype == DType::f16 ? f32_to_f16(values[i]) : f32_to_bf16(values[i]);
-      std::memcpy(&bytes[i * 2], &bits, 2);
-    }
-  }
+  const auto size = static_cast<size_t>(dtype_bytes(dtype));
+  std::vector<std::byte> bytes(values.size() * size);
+  for (size_t i = 0; i < values.size(); ++i) store_float(dtype, bytes.data() + i * size, values[i]);
   return bytes;
 }
 
-inline float element(const std::byte* at, DType dtype) {
-  if (dtype == DType::f32) {
-    float x = 0;
-    std::memcpy(&x, at, sizeof x);
-    return x;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, at, sizeof bits);
-  return dtype == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-}
+inline float element(const std::byte* at, DType dtype) { return load_float(dtype, at); }
 
 // S rows with memory of their own.
 struct LayerRows {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "kvik/core/export.h"
@@ -60,6 +62,26 @@ constexpr f16_bits f32_to_f16(float x) {
   }
   const uint32_t odd = (magnitude >> 13) & 1u;
   return static_cast<f16_bits>(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+// One element in memory, at any address. Storing rounds as above.
+inline float load_float(DType dtype, const std::byte* from) noexcept {
+  if (dtype == DType::f32) {
+    float x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return dtype == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+inline void store_float(DType dtype, std::byte* to, float x) noexcept {
+  if (dtype == DType::f32) {
+    std::memcpy(to, &x, sizeof x);
+    return;
+  }
+  const uint16_t bits = dtype == DType::f16 ? f32_to_f16(x) : f32_to_bf16(x);
+  std::memcpy(to, &bits, sizeof bits);
 }
 
 }  // namespace kvik

@@ -68,6 +68,10 @@ KVIK_API Result<KvFormat> parse_kv_format(std::string_view name);
 
 // The plain code that stores `dtype` unchanged.
 KVIK_API KvCode kv_code_of(DType dtype);
+// The dtype that a plain code stores. Requires: !is_packed(code).
+constexpr DType dtype_of(KvCode code) {
+  return code == KvCode::f32 ? DType::f32 : code == KvCode::f16 ? DType::f16 : DType::bf16;
+}
 
 // What the code may hold. TurboQuant codes hold one of the two, all others both.
 KVIK_API bool stores_keys(KvCode code);

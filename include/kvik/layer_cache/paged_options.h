@@ -36,8 +36,8 @@ KVIK_API std::string_view paged_route_name(PagedRoute route);
 KVIK_API Result<PagedRoute> parse_paged_route(std::string_view name);
 
 // Low-bit storage (the parsers of names are parse_kv_quant_mode and its sisters in
-// format/packed_code.h). A cache made with either is refused as unsupported until caches store the
-// packed formats.
+// format/packed_code.h). A cache made with either is refused as unsupported until one-layer caches
+// store the packed formats.
 struct KvQuantConfig {
   std::optional<KvCode> mode = KvCode::q8;           // q8, q6 or q4; none: off
   std::optional<DType> mirror_dtype = std::nullopt;  // none: that of the rows

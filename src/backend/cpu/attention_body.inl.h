@@ -415,10 +415,6 @@ inline void find_tiles(const KvView& view, int seq, int head, PositionRange rang
   }
 }
 
-inline DType plain_dtype(KvCode code) {
-  return code == KvCode::f32 ? DType::f32 : code == KvCode::f16 ? DType::f16 : DType::bf16;
-}
-
 // Row-major sources: copies the visible rows of the step into scratch tiles, slot = position
 // mod 16.
 inline void pack_tiles(const KvView& view, int seq, int head, PositionRange range,
@@ -438,10 +434,10 @@ inline void pack_tiles(const KvView& view, int seq, int head, PositionRange rang
     const int slot = static_cast<int>(p % kTileTokens);
     encode_k_row(view.format.k, scratch.step_k + t * k_bytes, slot,
                  view.k + (offset + p) * view.k_stride[0] + head * view.k_stride[1],
-                 plain_dtype(view.format.k), view.head_dim_k);
+                 dtype_of(view.format.k), view.head_dim_k);
     encode_v_row(view.format.v, scratch.step_v + t * v_bytes, slot,
                  view.v + (offset + p) * view.v_stride[0] + head * view.v_stride[1],
-                 plain_dtype(view.format.v), view.head_dim_v);
+                 dtype_of(view.format.v), view.head_dim_v);
   }
 }
 
@@ -615,15 +611,6 @@ inline void clear_totals(const Context& c) {
   }
 }
 
-inline void store_element(const TensorView& t, std::byte* at, float x) {
-  if (t.dtype == DType::f32) {
-    std::memcpy(at, &x, sizeof x);
-  } else {
-    const uint16_t bits = t.dtype == DType::f16 ? f32_to_f16(x) : f32_to_bf16(x);
-    std::memcpy(at, &bits, sizeof bits);
-  }
-}
-
 inline float log_sum(float max, float sum) {
   if (sum == 0.0f) return kMinusInfinity;
   return static_cast<float>(static_cast<double>(max) + std::log(static_cast<double>(sum)));
@@ -641,7 +628,7 @@ inline void write_rows(const Context& c) {
     float max = scratch.total_max[row];
     float sum = scratch.total_sum[row];
     if (call.lse_keys) {
-      store_element(*call.lse_keys, call.lse_keys->at(query, head), log_sum(max, sum));
+      store_float(call.lse_keys->dtype, call.lse_keys->at(query, head), log_sum(max, sum));
     }
     float factor = 1.0f;
     const float sink =
@@ -652,7 +639,7 @@ inline void write_rows(const Context& c) {
       sum = std::fma(sum, factor, exp_of(sink - top));
       max = top;
     }
-    if (call.lse) store_element(*call.lse, call.lse->at(query, head), log_sum(max, sum));
+    if (call.lse) store_float(call.lse->dtype, call.lse->at(query, head), log_sum(max, sum));
     // Nothing visible: zeros, by a divisor that is not zero.
     const Vec divisor = vset(sum == 0.0f ? 1.0f : sum);
     float* acc = scratch.total_acc + row * scratch.value_stride;
@@ -673,7 +660,7 @@ inline void write_rows(const Context& c) {
       continue;
     }
     for (int d = 0; d < head_dim_v; ++d) {
-      store_element(call.out, to + d * dtype_bytes(call.out.dtype), acc[d]);
+      store_float(call.out.dtype, to + d * dtype_bytes(call.out.dtype), acc[d]);
     }
   }
 }
@@ -705,15 +692,7 @@ inline void load_queries(const Context& c) {
     float* prepared = c.scratch->prepared + row * c.scratch->query_stride;
     for (int64_t d = 0; d < c.scratch->query_stride; ++d) {
       prepared[d] = 0.0f;
-      if (d >= head_dim) {
-        to[d] = 0.0f;
-      } else if (q.dtype == DType::f32) {
-        std::memcpy(to + d, from + d * 4, sizeof(float));
-      } else {
-        uint16_t bits;
-        std::memcpy(&bits, from + d * 2, sizeof bits);
-        to[d] = q.dtype == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
-      }
+      to[d] = d < head_dim ? load_float(q.dtype, from + d * dtype_bytes(q.dtype)) : 0.0f;
     }
   }
 }
