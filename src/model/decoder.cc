@@ -126,6 +126,14 @@ Status run_attention(const Decoder& model, const DecoderLayer& layer, const Forw
   project_qkv(model, layer, pass);
   PagedCache& cache = pass.caches.cache(layer.cache_idx);
   AppendPlan& plan = pass.plan.plan(layer.cache_idx);
+  if (pass.on_rows) {
+    const LayerGroup& group = info.groups[static_cast<size_t>(layer.cache_idx)];
+    pass.on_rows({group.layers[static_cast<size_t>(layer.cache_layer)],
+                  plan.positions(),
+                  {w.q, DType::f32, {n, info.num_heads, info.head_dim_k}},
+                  {w.k, DType::f32, {n, info.num_kv_heads, info.head_dim_k}},
+                  {w.v, DType::f32, {n, info.num_kv_heads, info.head_dim_v}}});
+  }
   cache.write(plan, layer.cache_layer, {w.k, DType::f32, {n, info.num_kv_heads, info.head_dim_k}},
               {w.v, DType::f32, {n, info.num_kv_heads, info.head_dim_v}});
   const Segment segment{.view = cache.view(plan, layer.cache_layer)};

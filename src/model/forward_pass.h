@@ -13,6 +13,7 @@
 #include "kvik/core/thread_team.h"
 #include "kvik/model/matmul.h"
 #include "kvik/model/model.h"
+#include "kvik/model/model_runner.h"
 
 namespace kvik::internal {
 
@@ -53,6 +54,7 @@ struct ForwardPass {
   MatMul& matmul;
   ThreadTeam& team;
   Workspace& workspace;
+  const RowHook& on_rows;  // may be empty
 
   int num_tokens() const { return static_cast<int>(tokens.size()); }
 };

@@ -191,5 +191,57 @@ TEST(ModelRunner, RefusesOptionsOutOfRange) {
             StatusCode::out_of_memory);
 }
 
+TEST(ModelRunner, ShowsAHookTheRowsOfEachLayerAndStoresWhatItLeaves) {
+  TinyModel tiny({.num_layers = 3});
+  const std::shared_ptr<const Model> model = tiny.load().value();
+  const std::vector<TokenId> tokens = tiny_tokens(3, 10);
+  const std::unique_ptr<ModelRunner> runner = ModelRunner::create(model, {}).value();
+  CacheSet caches = runner->make_caches({.format = kF32, .max_tokens = 64}).value();
+  Sequence sequence = caches.new_sequence();
+  std::vector<int> layers;
+  std::vector<int32_t> positions;
+  runner->set_row_hook([&](const LayerRows& rows) {
+    layers.push_back(rows.layer);
+    if (rows.layer == 0) {
+      positions.insert(positions.end(), rows.positions.begin(), rows.positions.end());
+    }
+    const ModelInfo& info = model->info();
+    EXPECT_EQ(rows.q.dim(0), static_cast<int64_t>(rows.positions.size()));
+    EXPECT_EQ(rows.q.dim(1), info.num_heads);
+    EXPECT_EQ(rows.k.dim(1), info.num_kv_heads);
+    EXPECT_EQ(rows.v.dim(2), info.head_dim_v);
+    // With all values zero, attention adds nothing.
+    auto* const v = reinterpret_cast<float*>(rows.v.data);
+    std::fill_n(v, rows.v.dim(0) * rows.v.dim(1) * rows.v.dim(2), 0.0F);
+    if (rows.layer == 1) {
+      auto* const q = reinterpret_cast<float*>(rows.q.data);
+      std::fill_n(q, rows.q.dim(0) * rows.q.dim(1) * rows.q.dim(2), 1e3F);
+    }
+  });
+  const auto feed = [&](size_t begin, size_t count) {
+    const SequenceTokens step{&sequence, std::span(tokens).subspan(begin, count)};
+    ASSERT_TRUE(runner->forward(caches, {&step, 1}).ok());
+  };
+  feed(0, 7);
+  feed(7, 3);
+  EXPECT_EQ(layers, (std::vector<int>{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(positions, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  std::vector<float> blind(static_cast<size_t>(model->info().vocab_size));
+  runner->logits(2, 1, blind);
+
+  // The last token alone gives the same, since nobody read the others; without the hook it differs.
+  const auto alone = [&] {
+    Sequence other = caches.new_sequence();
+    const SequenceTokens step{&other, std::span(tokens).last(1)};
+    EXPECT_TRUE(runner->forward(caches, {&step, 1}).ok());
+    std::vector<float> logits(blind.size());
+    runner->logits(0, 1, logits);
+    return logits;
+  };
+  EXPECT_EQ(alone(), blind);
+  runner->set_row_hook({});
+  EXPECT_NE(alone(), blind);
+}
+
 }  // namespace
 }  // namespace kvik

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include "kvik/core/cpu_isa.h"
 #include "kvik/core/export.h"
 #include "kvik/core/status.h"
+#include "kvik/core/tensor_view.h"
 #include "kvik/model/model.h"
 
 namespace kvik {
@@ -28,6 +30,18 @@ struct SequenceTokens {
   Sequence* sequence = nullptr;
   std::span<const TokenId> tokens;
 };
+
+// Rows of one layer's new tokens after RoPE, before the cache stores keys and values and before
+// attention reads the queries. A hook may change them in place.
+struct LayerRows {
+  int layer = 0;                       // of the model
+  std::span<const int32_t> positions;  // one per new token
+  TensorView q;                        // f32 [num_tokens, num_heads, head_dim_k]
+  TensorView k;                        // f32 [num_tokens, num_kv_heads, head_dim_k]
+  TensorView v;                        // f32 [num_tokens, num_kv_heads, head_dim_v]
+};
+// Called by the thread that calls forward(), layer after layer. Must not throw.
+using RowHook = std::function<void(const LayerRows& rows)>;
 
 // Owns the threads, the back end and the workspace of one stream of passes over a shared model.
 // Activations are f32. What is computed for a token depends on the tokens before it and on nothing
@@ -63,6 +77,10 @@ class KVIK_API ModelRunner {
   // for no tokens, more than max_batch_tokens, an id outside the vocabulary, or caches that are not
   // of this model's shape; what CacheSet::reserve and commit return.
   Status forward(CacheSet& caches, std::span<const SequenceTokens> steps);
+
+  // Called for every layer of the passes from now on; an empty one ends that. For calibration and
+  // for formats that exist for comparison only.
+  void set_row_hook(RowHook hook);
 
   // Rows that the last forward() left: its new tokens, in the order of the steps; 0 after an error.
   int num_rows() const;
