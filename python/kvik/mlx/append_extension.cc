@@ -138,7 +138,8 @@ class Visible {
 // Points `out`, [B, H, rows, D], at the first rows of its region.
 void alias(mx::array& out, const std::shared_ptr<Visible>& visible) {
   const Region& region = *visible->region();
-  const auto head = static_cast<int64_t>(region.head_bytes() / static_cast<int64_t>(out.itemsize()));
+  const auto head =
+      static_cast<int64_t>(region.head_bytes() / static_cast<int64_t>(out.itemsize()));
   const int64_t heads = out.shape(1), rows = out.shape(2), dim = out.shape(3);
   const int64_t last_head = (static_cast<int64_t>(out.shape(0)) * heads - 1) * head;
   const bool one_head = last_head == 0;
@@ -173,7 +174,8 @@ void write_rows(const RowSource& source, const Region& region, int64_t position)
     for (int64_t h = 0; h < source.heads; ++h) {
       const char* from =
           source.data + (b * source.strides[0] + h * source.strides[1]) * source.itemsize;
-      char* to = region.data() + (b * source.heads + h) * region.head_bytes() + position * row_bytes;
+      char* to =
+          region.data() + (b * source.heads + h) * region.head_bytes() + position * row_bytes;
       if (source.strides[3] == 1 && source.strides[2] == source.dim) {
         std::memcpy(to, from, static_cast<size_t>(source.rows * row_bytes));
         continue;
@@ -196,9 +198,8 @@ class AppendRows : public mx::Primitive {
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     alias(outputs[0], visible_);
     const mx::array& rows = inputs[0];
-    RowSource source{rows.data<char>(), rows.shape(0),
-                     rows.shape(1),     rows.shape(2),
-                     rows.shape(3),     static_cast<int64_t>(rows.itemsize()),
+    RowSource source{rows.data<char>(), rows.shape(0), rows.shape(1),
+                     rows.shape(2),     rows.shape(3), static_cast<int64_t>(rows.itemsize()),
                      rows.strides()};
     mx::cpu::get_command_encoder(stream()).dispatch(
         [source = std::move(source), visible = visible_, position = position_] {
@@ -259,10 +260,10 @@ class TailRegion {
     std::vector<mx::array> inputs{rows};
     if (before) inputs.push_back(*before);
     const mx::Stream stream = mx::to_stream(mx::StreamOrDevice{}, mx::Device::cpu);
-    return mx::array(shape(end), dtype_,
-                     std::make_shared<AppendRows>(
-                         stream, std::make_shared<Visible>(region_, end), position),
-                     std::move(inputs));
+    return mx::array(
+        shape(end), dtype_,
+        std::make_shared<AppendRows>(stream, std::make_shared<Visible>(region_, end), position),
+        std::move(inputs));
   }
 
   // The first rows. Requires: they are written (evaluate the array of the last append before).
@@ -285,6 +286,43 @@ class TailRegion {
   std::shared_ptr<Region> region_;
 };
 
+// An array whose content a Python function gives when, and only if, it is evaluated.
+class Deferred : public mx::Primitive {
+ public:
+  Deferred(mx::Stream stream, nb::callable make)
+      : Primitive(stream), make_(new nb::callable(std::move(make)), [](nb::callable* held) {
+          // Graphs are dropped on any thread, and when the interpreter ends.
+          if (Py_IsInitialized() == 0) return;
+          const nb::gil_scoped_acquire gil;
+          delete held;
+        }) {}
+
+  // The function runs here, on the thread that evaluates, and not on the stream's.
+  void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>& outputs) override {
+    const nb::gil_scoped_acquire gil;
+    const auto made = nb::cast<mx::array>((*make_)());
+    if (made.shape() != outputs[0].shape() || made.dtype() != outputs[0].dtype() ||
+        !made.is_available()) {
+      throw std::runtime_error("kvik: rows that were to be read later are no longer there");
+    }
+    outputs[0].copy_shared_buffer(made);
+  }
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
+    throw std::runtime_error("kvik: rows are read on the CPU only");
+  }
+  const char* name() const override { return "KvikDeferred"; }
+
+ private:
+  std::shared_ptr<nb::callable> make_;
+};
+
+// `make` takes nothing and returns an evaluated array of this shape and dtype.
+mx::array deferred(const std::vector<int>& shape, mx::Dtype dtype, nb::callable make) {
+  const mx::Stream stream = mx::to_stream(mx::StreamOrDevice{}, mx::Device::cpu);
+  return mx::array(mx::Shape(shape.begin(), shape.end()), dtype,
+                   std::make_shared<Deferred>(stream, std::move(make)), {});
+}
+
 // Whether `array` is `of`, perhaps behind mx.depends: the same rows in the same memory.
 bool is_same_rows(const mx::array& array, const mx::array& of) {
   const mx::array* at = &array;
@@ -295,7 +333,8 @@ bool is_same_rows(const mx::array& array, const mx::array& of) {
   return true;
 }
 
-// Whether this MLX keeps CPU buffers as this file assumes: a byte count, then the data.
+// Whether this MLX keeps CPU buffers as this file assumes: a byte count (at least what was asked
+// for: buffers are used again), then the data.
 bool has_expected_buffers() {
   constexpr size_t kBytes = 4096;
   mx::allocator::Data data = mx::allocator::malloc(kBytes);
@@ -304,7 +343,7 @@ bool has_expected_buffers() {
   std::memcpy(&bytes, buffer.ptr(), sizeof bytes);
   return static_cast<char*>(buffer.raw_ptr()) ==
              static_cast<char*>(buffer.ptr()) + sizeof(size_t) &&
-         bytes == kBytes && mx::allocator::allocator().size(buffer) == kBytes;
+         bytes >= kBytes && mx::allocator::allocator().size(buffer) == bytes;
 }
 
 }  // namespace
@@ -314,6 +353,7 @@ NB_MODULE(KVIK_MODULE, m) {
   m.attr("running_with") = mx::version();
   m.def("has_expected_buffers", &has_expected_buffers);
   m.def("is_same_rows", &is_same_rows, nb::arg("array"), nb::arg("of"));
+  m.def("deferred", &deferred, nb::arg("shape"), nb::arg("dtype"), nb::arg("make"));
   nb::class_<TailRegion>(m, "TailRegion")
       .def(nb::init<const mx::array&, int64_t, int64_t>(), nb::arg("like"), nb::arg("min_rows"),
            nb::arg("max_rows"))

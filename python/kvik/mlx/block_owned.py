@@ -24,6 +24,11 @@ class BlockOwnedKVCache(OwnedKVCache):
         cache._adopt(entry)
         return cache
 
+    @classmethod
+    def _for_meta(cls, meta_state):
+        parsed = parse_meta(meta_state, "block_size")
+        return cls() if parsed is None else cls(block_size=parsed[0])
+
     @property
     def block_size(self):
         return self.step

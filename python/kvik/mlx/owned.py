@@ -190,11 +190,16 @@ class OwnedKVCache:
     @classmethod
     def from_state(cls, state, meta_state=None):
         """A cache with this state and, where given, this meta state."""
-        cache = cls()
+        cache = cls._for_meta(meta_state)
         cache.state = state
         if meta_state is not None:
             cache.meta_state = meta_state
         return cache
+
+    @classmethod
+    def _for_meta(cls, meta_state):
+        """An empty cache that can take this meta state."""
+        return cls()
 
     def _set_half(self, name, array):
         if array is None:
