@@ -1,0 +1,108 @@
+"""Arrays of bfloat16, a type that NumPy lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+class BFloat16Array:
+    """An array of bfloat16 over memory of kvik.
+
+    Other libraries take it without a copy by DLPack (``torch.from_dlpack(a)``, ``mx.array(a)``);
+    NumPy gets it as float32 (``numpy.asarray(a)``, a copy), as bits (``a.bits``, no copy), or as
+    ``ml_dtypes.bfloat16`` where that package is installed (``a.ml_dtypes()``, no copy).
+    """
+
+    __slots__ = ("_bits", "__weakref__")
+
+    def __init__(self, bits: np.ndarray) -> None:
+        """An array over the bits, uint16 of any shape, which it keeps."""
+        if not isinstance(bits, np.ndarray) or bits.dtype != np.uint16:
+            raise TypeError("the bits of a BFloat16Array are a NumPy array of uint16")
+        self._bits = bits
+
+    @classmethod
+    def from_float32(cls, values: Any) -> BFloat16Array:
+        """Rounds floats to the nearest bfloat16, ties to even."""
+        floats = np.ascontiguousarray(values, dtype=np.float32)
+        words = floats.view(np.uint32).astype(np.uint64)
+        rounded = ((words + 0x7FFF + ((words >> 16) & 1)) >> 16).astype(np.uint16)
+        rounded[np.isnan(floats)] = 0x7FC0
+        return cls(rounded)
+
+    @property
+    def bits(self) -> np.ndarray:
+        """The memory as uint16, not copied."""
+        return self._bits
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._bits.shape
+
+    @property
+    def ndim(self) -> int:
+        return self._bits.ndim
+
+    @property
+    def size(self) -> int:
+        return self._bits.size
+
+    @property
+    def nbytes(self) -> int:
+        return self._bits.nbytes
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next, by axis."""
+        return self._bits.strides
+
+    @property
+    def dtype(self) -> str:
+        """``"bfloat16"``; NumPy has no such dtype."""
+        return "bfloat16"
+
+    def numpy(self) -> np.ndarray:
+        """A copy as float32, exact."""
+        return (self._bits.astype(np.uint32) << 16).view(np.float32)
+
+    def view(self, dtype: Any) -> np.ndarray:
+        """The memory as a NumPy array of another dtype, not copied."""
+        return self._bits.view(dtype)
+
+    def ml_dtypes(self) -> np.ndarray:
+        """The memory as a NumPy array of ml_dtypes.bfloat16, not copied."""
+        import ml_dtypes
+
+        return self._bits.view(ml_dtypes.bfloat16)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("NumPy has no bfloat16; use .bits or .ml_dtypes() to copy nothing")
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        from kvik import _core
+
+        return _core._bfloat16_dlpack(self._bits).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __getitem__(self, index: Any) -> BFloat16Array:
+        bits = self._bits[index]
+        return BFloat16Array(bits if isinstance(bits, np.ndarray) else np.asarray(bits))
+
+    def transpose(self, *axes: int) -> BFloat16Array:
+        return BFloat16Array(self._bits.transpose(*axes))
+
+    def reshape(self, *shape: Any) -> BFloat16Array:
+        return BFloat16Array(self._bits.reshape(*shape))
+
+    def __len__(self) -> int:
+        return len(self._bits)
+
+    def __repr__(self) -> str:
+        return f"BFloat16Array({self.numpy()!r})"

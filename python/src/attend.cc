@@ -1,0 +1,158 @@
+// kvik.attend: attention over arrays that belong to the caller.
+#include <array>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "attention_call.h"
+#include "caches.h"
+#include "errors.h"
+#include "kvik/attention/attention.h"
+#include "kvik/backend/backend.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace kvik::python {
+namespace {
+
+// Batch row b of [B, H, T, D] as [T, H, D].
+template <class View>
+View rows_by_token(const View& t, int64_t b) {
+  View rows(t.dim(0) == 0 || t.data == nullptr ? nullptr : t.at(b), t.dtype,
+            {t.dim(2), t.dim(1), t.dim(3)});
+  rows.stride = {t.step(2), t.step(1), t.step(3)};
+  return rows;
+}
+
+Status check_arrays(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                    const TensorView& out) {
+  Result<KvArrayShape> shape = shape_of(k, v);
+  if (!shape.ok()) return shape.status();
+  const auto num = [](int64_t x) { return std::to_string(x); };
+  if (q.dim(0) != shape->batch) {
+    return invalid_argument("queries have " + num(q.dim(0)) + " batch rows; keys have " +
+                            num(shape->batch));
+  }
+  if (q.dim(1) < 1 || q.dim(1) % shape->num_kv_heads != 0) {
+    return invalid_argument("queries have " + num(q.dim(1)) +
+                            " heads; a multiple of the " + num(shape->num_kv_heads) +
+                            " KV heads is needed");
+  }
+  for (int d = 0; d < 3; ++d) {
+    if (q.dim(d) != out.dim(d)) {
+      return invalid_argument("queries and out differ in dimension " + num(d));
+    }
+  }
+  if (k.dim(2) > std::numeric_limits<int32_t>::max() ||
+      q.dim(2) > std::numeric_limits<int32_t>::max()) {
+    return invalid_argument("queries and keys may have 2^31 - 1 tokens");
+  }
+  return {};
+}
+
+// Without a mask array, straight from the caller's memory.
+Status attend_arrays(Backend& backend, const PagedAttentionCall& call, const ConstTensorView& keys,
+                     const ConstTensorView& values) {
+  const auto num_keys = static_cast<int32_t>(keys.dim(2));
+  const auto num_queries = static_cast<int32_t>(call.queries.dim(2));
+  const std::array<int32_t, 2> row_indptr = {0, num_keys};
+  const std::array<int32_t, 2> query_indptr = {0, num_queries};
+  const std::array<int32_t, 1> kv_len = {num_keys};
+  const std::array<int32_t, 1> first_pos = {0};
+  for (int64_t b = 0; b < keys.dim(0); ++b) {
+    Result<KvView> view = rows_view(rows_by_token(keys, b), rows_by_token(values, b), row_indptr,
+                                    kv_len, first_pos);
+    if (!view.ok()) return view.status();
+    const std::array<Segment, 1> segments = {Segment{*view}};
+    AttentionCall one;
+    one.q = rows_by_token(call.queries, b);
+    one.query_indptr = query_indptr;
+    one.segments = segments;
+    one.params.scale = call.scale;
+    one.params.causal = call.mask.kind == AttentionMask::Kind::causal;
+    if (call.sliding_window && *call.sliding_window < std::numeric_limits<int>::max()) {
+      one.params.window = static_cast<int>(*call.sliding_window);
+    }
+    one.params.softcap = call.softcap;
+    one.params.sinks = call.sinks;
+    one.out = rows_by_token(call.out, b);
+    if (Status status = attend(backend, one); !status.ok()) return status;
+  }
+  return {};
+}
+
+// With a mask array, from pages: there masks are cut into runs of keys.
+Status attend_masked(const Process& process, const PagedAttentionCall& call,
+                     const ConstTensorView& keys, const ConstTensorView& values) {
+  PagedKVCacheOptions options;
+  options.num_blocks = std::max<int64_t>(1, (keys.dim(2) + options.block_size - 1) /
+                                                options.block_size);
+  options.max_tokens = options.num_blocks * options.block_size;
+  Result<PagedKVCache> cache = PagedKVCache::create(options, process.backend, keys, values);
+  if (!cache.ok()) return cache.status();
+  return cache->attend(call);
+}
+
+nb::object attend_plain(const Process& process, const CallArguments& arguments,
+                        const ArrayLike& key_array, const ArrayLike& value_array) {
+  const InputArray keys = for_attention(import_array(key_array, "keys", 4));
+  const InputArray values = for_attention(import_array(value_array, "values", 4));
+  const BoundCall bound(arguments, NoMask::full, values.view.dim(3));
+  const PagedAttentionCall& call = bound.call();
+  if (call.sliding_window && call.mask.kind == AttentionMask::Kind::full) {
+    throw nb::value_error("a window counts back from a query's position; it needs mask=\"causal\" "
+                          "or a mask array");
+  }
+  const auto run = [&]() -> Status {
+    const nb::gil_scoped_release no_gil;
+    if (Status status = check_arrays(call.queries, keys.view, values.view, call.out);
+        !status.ok()) {
+      return status;
+    }
+    // Starts the threads, where that can still be an error.
+    if (Status status = process.backend->start(); !status.ok()) return status;
+    return call.mask.kind == AttentionMask::Kind::array
+               ? attend_masked(process, call, keys.view, values.view)
+               : attend_arrays(*process.backend, call, keys.view, values.view);
+  };
+  check(run());
+  return bound.result();
+}
+
+}  // namespace
+
+void add_attend(nb::module_& module, const Process& process) {
+  module.def(
+      "attend",
+      [process](const ArrayLike& queries, const ArrayLike& keys, const ArrayLike& values,
+                std::optional<double> scale, nb::object mask, std::optional<int64_t> window,
+                nb::object sinks, double softcap, nb::object out) {
+        return attend_plain(process,
+                            {queries, scale, std::move(mask), window, std::nullopt,
+                             std::move(sinks), softcap, "unknown", std::move(out)},
+                            keys, values);
+      },
+      "queries"_a, "keys"_a, "values"_a, "scale"_a = nb::none(), "mask"_a = nb::none(),
+      nb::kw_only(), "window"_a = nb::none(), "sinks"_a = nb::none(), "softcap"_a = 0.0,
+      "out"_a = nb::none(),
+      nb::sig("def attend(queries: kvik._types.ArrayLike, keys: kvik._types.ArrayLike, values: "
+              "kvik._types.ArrayLike, scale: float | None = None, mask: kvik._types.ArrayLike | str | "
+              "None = None, *, window: int | None = None, sinks: kvik._types.ArrayLike | None = None, "
+              "softcap: float = 0.0, out: kvik._types.ArrayLike | None = None) -> "
+              "kvik._types.Array"),
+      "Attention of queries [B, H, q_len, Dk] over keys [B, H_kv, T, Dk] and values [B, H_kv, T, "
+      "Dv], read where they lie; returns [B, H, q_len, Dv] in the dtype of the queries, or writes "
+      "to out and returns it. Sums are float32.\n\n"
+      "H is a multiple of H_kv. scale: None is 1 / sqrt(Dk). mask: None hides nothing; \"causal\" "
+      "takes the queries as the newest q_len of T positions; an array as in "
+      "PagedKVCache.paged_attention (q_len at most T). window: with a mask, the keys that a query "
+      "sees, its own among them. sinks: one logit per query head. softcap: scores become softcap * "
+      "tanh(score / softcap). A query that sees nothing gives zeros.\n\n"
+      "Raises ValueError for arrays that do not fit each other. Runs without the GIL.");
+}
+
+}  // namespace kvik::python
