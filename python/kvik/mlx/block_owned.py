@@ -38,6 +38,15 @@ class BlockOwnedKVCache(OwnedKVCache):
         """Blocks with memory behind them; a trim keeps them."""
         return -(-self.capacity // self.step)
 
+    def count_anew(self, block_size):
+        """Counts the rows in blocks of another size; nothing is copied."""
+        if block_size < 1:
+            raise ValueError(f"a block has at least one row, not {block_size}")
+        self.step = block_size
+        for rows in (self._key_rows, self._value_rows):
+            if rows is not None:
+                rows.step = block_size
+
     def _pieces(self, count):
         begin, end = self.offset, self.offset + count
         return -(-end // self.step) - begin // self.step
