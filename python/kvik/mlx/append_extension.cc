@@ -290,12 +290,8 @@ class TailRegion {
 class Deferred : public mx::Primitive {
  public:
   Deferred(mx::Stream stream, nb::callable make)
-      : Primitive(stream), make_(new nb::callable(std::move(make)), [](nb::callable* held) {
-          // Graphs are dropped on any thread, and when the interpreter ends.
-          if (Py_IsInitialized() == 0) return;
-          const nb::gil_scoped_acquire gil;
-          delete held;
-        }) {}
+      : Primitive(stream),
+        make_(new nb::callable(std::move(make)), [](nb::callable* held) { release(held); }) {}
 
   // The function runs here, on the thread that evaluates, and not on the stream's.
   void eval_cpu(const std::vector<mx::array>&, std::vector<mx::array>& outputs) override {
@@ -313,6 +309,23 @@ class Deferred : public mx::Primitive {
   const char* name() const override { return "KvikDeferred"; }
 
  private:
+  // Graphs are dropped on any thread, while the interpreter ends, and after it ended.
+  static void release(nb::callable* held) {
+    if (Py_IsInitialized() != 0) {
+      const nb::gil_scoped_acquire gil;
+      delete held;
+    } else if (current_thread_state() != nullptr) {
+      delete held;  // ending, on its own thread
+    }
+  }
+  static PyThreadState* current_thread_state() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return PyThreadState_GetUnchecked();
+#else
+    return _PyThreadState_UncheckedGet();
+#endif
+  }
+
   std::shared_ptr<nb::callable> make_;
 };
 
