@@ -83,9 +83,9 @@ DType dtype_of(const Found<Imported>& found, const char* name) {
   if (found.is_ml_dtypes || is_type(dtype, Code::Bfloat, 16)) return DType::bf16;
   if (is_type(dtype, Code::Float, 32)) return DType::f32;
   if (is_type(dtype, Code::Float, 16)) return DType::f16;
-  throw nb::value_error((std::string(name) + " has dtype " + dtype_text(dtype) +
-                         "; use float32, float16 or bfloat16")
-                            .c_str());
+  throw nb::value_error(
+      (std::string(name) + " has dtype " + dtype_text(dtype) + "; use float32, float16 or bfloat16")
+          .c_str());
 }
 
 template <class Imported>
@@ -188,7 +188,8 @@ InputMask import_mask(nb::handle object) {
   }
   const size_t rank = found.array.ndim();
   if (rank < 2 || rank > 4) {
-    throw nb::value_error(("mask has " + std::to_string(rank) + " dimensions; it needs 2 to 4").c_str());
+    throw nb::value_error(
+        ("mask has " + std::to_string(rank) + " dimensions; it needs 2 to 4").c_str());
   }
   if (rank == 3) {
     ConstTensorView view;
@@ -271,8 +272,9 @@ OwnedTensor make_tensor(DType dtype, std::initializer_list<int64_t> shape) {
   if (memory == nullptr) {
     raise({StatusCode::out_of_memory, "no memory for " + std::to_string(bytes) + " bytes"});
   }
-  return {TensorView(memory, dtype, shape),
-          std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); })};
+  return {TensorView(memory, dtype, shape), std::shared_ptr<const void>(memory, [](const void* p) {
+            std::free(const_cast<void*>(p));
+          })};
 }
 
 }  // namespace kvik::python

@@ -27,8 +27,8 @@ class Array : public nanobind::object {
   NB_OBJECT(Array, nanobind::object, "kvik._types.Array", is_any_object)
 };
 
-// How arrays of bf16, which NumPy lacks, go out: as NumPy arrays of ml_dtypes.bfloat16 where they came
-// in so, else as kvik.BFloat16Array. All others are NumPy arrays.
+// How arrays of bf16, which NumPy lacks, go out: as NumPy arrays of ml_dtypes.bfloat16 where they
+// came in so, else as kvik.BFloat16Array. All others are NumPy arrays.
 enum class Bf16Family : uint8_t { own, ml_dtypes };
 
 // A borrowed array; `keep` holds the memory.
@@ -42,9 +42,9 @@ struct WritableArray {
   nanobind::object keep;
 };
 
-// Takes NumPy arrays and whatever has __dlpack__ or a buffer, of f32, f16 or bf16, in CPU memory. Any
-// strides; copies nothing. Throws TypeError for what is no array, ValueError for another dtype or rank
-// or a wrong device. `name` is that of the argument.
+// Takes NumPy arrays and whatever has __dlpack__ or a buffer, of f32, f16 or bf16, in CPU memory.
+// Any strides; copies nothing. Throws TypeError for what is no array, ValueError for another dtype
+// or rank or a wrong device. `name` is that of the argument.
 InputArray import_array(nanobind::handle array, const char* name, int rank);
 // The same for an array to be written. Throws ValueError also where it is read-only.
 WritableArray import_writable(nanobind::handle array, const char* name, int rank);

@@ -38,9 +38,13 @@ Status check_arrays(const ConstTensorView& q, const ConstTensorView& k, const Co
                             num(shape->batch));
   }
   if (q.dim(1) < 1 || q.dim(1) % shape->num_kv_heads != 0) {
-    return invalid_argument("queries have " + num(q.dim(1)) +
-                            " heads; a multiple of the " + num(shape->num_kv_heads) +
-                            " KV heads is needed");
+    return invalid_argument("queries have " + num(q.dim(1)) + " heads; a multiple of the " +
+                            num(shape->num_kv_heads) + " KV heads is needed");
+  }
+  if (q.dim(3) != shape->head_dim_k || out.dim(3) != shape->head_dim_v) {
+    return invalid_argument("queries and out have head dims " + num(q.dim(3)) + " and " +
+                            num(out.dim(3)) + "; keys and values have " + num(shape->head_dim_k) +
+                            " and " + num(shape->head_dim_v));
   }
   for (int d = 0; d < 3; ++d) {
     if (q.dim(d) != out.dim(d)) {
@@ -54,6 +58,18 @@ Status check_arrays(const ConstTensorView& q, const ConstTensorView& k, const Co
   return {};
 }
 
+// A query that sees nothing gives zeros.
+void clear(const TensorView& out) {
+  for (int64_t b = 0; b < out.dim(0); ++b) {
+    for (int64_t h = 0; h < out.dim(1); ++h) {
+      for (int64_t j = 0; j < out.dim(2); ++j) {
+        std::byte* const row = out.at(b, h) + j * out.step(2) * dtype_bytes(out.dtype);
+        std::memset(row, 0, static_cast<size_t>(out.dim(3) * dtype_bytes(out.dtype)));
+      }
+    }
+  }
+}
+
 // Without a mask array, straight from the caller's memory.
 Status attend_arrays(Backend& backend, const PagedAttentionCall& call, const ConstTensorView& keys,
                      const ConstTensorView& values) {
@@ -64,8 +80,8 @@ Status attend_arrays(Backend& backend, const PagedAttentionCall& call, const Con
   const std::array<int32_t, 1> kv_len = {num_keys};
   const std::array<int32_t, 1> first_pos = {0};
   for (int64_t b = 0; b < keys.dim(0); ++b) {
-    Result<KvView> view = rows_view(rows_by_token(keys, b), rows_by_token(values, b), row_indptr,
-                                    kv_len, first_pos);
+    Result<KvView> view =
+        rows_view(rows_by_token(keys, b), rows_by_token(values, b), row_indptr, kv_len, first_pos);
     if (!view.ok()) return view.status();
     const std::array<Segment, 1> segments = {Segment{*view}};
     AttentionCall one;
@@ -89,8 +105,8 @@ Status attend_arrays(Backend& backend, const PagedAttentionCall& call, const Con
 Status attend_masked(const Process& process, const PagedAttentionCall& call,
                      const ConstTensorView& keys, const ConstTensorView& values) {
   PagedKVCacheOptions options;
-  options.num_blocks = std::max<int64_t>(1, (keys.dim(2) + options.block_size - 1) /
-                                                options.block_size);
+  options.num_blocks =
+      std::max<int64_t>(1, (keys.dim(2) + options.block_size - 1) / options.block_size);
   options.max_tokens = options.num_blocks * options.block_size;
   Result<PagedKVCache> cache = PagedKVCache::create(options, process.backend, keys, values);
   if (!cache.ok()) return cache.status();
@@ -103,15 +119,23 @@ nb::object attend_plain(const Process& process, const CallArguments& arguments,
   const InputArray values = for_attention(import_array(value_array, "values", 4));
   const BoundCall bound(arguments, NoMask::full, values.view.dim(3));
   const PagedAttentionCall& call = bound.call();
+  if (call.sliding_window && *call.sliding_window < 0) {
+    throw nb::value_error("window counts keys; it must not be negative");
+  }
   if (call.sliding_window && call.mask.kind == AttentionMask::Kind::full) {
-    throw nb::value_error("a window counts back from a query's position; it needs mask=\"causal\" "
-                          "or a mask array");
+    throw nb::value_error(
+        "a window counts back from a query's position; it needs mask=\"causal\" "
+        "or a mask array");
   }
   const auto run = [&]() -> Status {
     const nb::gil_scoped_release no_gil;
     if (Status status = check_arrays(call.queries, keys.view, values.view, call.out);
         !status.ok()) {
       return status;
+    }
+    if (keys.view.dim(2) == 0) {
+      clear(call.out);
+      return {};
     }
     // Starts the threads, where that can still be an error.
     if (Status status = process.backend->start(); !status.ok()) return status;
@@ -139,18 +163,20 @@ void add_attend(nb::module_& module, const Process& process) {
       "queries"_a, "keys"_a, "values"_a, "scale"_a = nb::none(), "mask"_a = nb::none(),
       nb::kw_only(), "window"_a = nb::none(), "sinks"_a = nb::none(), "softcap"_a = 0.0,
       "out"_a = nb::none(),
-      nb::sig("def attend(queries: kvik._types.ArrayLike, keys: kvik._types.ArrayLike, values: "
-              "kvik._types.ArrayLike, scale: float | None = None, mask: kvik._types.ArrayLike | str | "
-              "None = None, *, window: int | None = None, sinks: kvik._types.ArrayLike | None = None, "
-              "softcap: float = 0.0, out: kvik._types.ArrayLike | None = None) -> "
-              "kvik._types.Array"),
+      nb::sig(
+          "def attend(queries: kvik._types.ArrayLike, keys: kvik._types.ArrayLike, values: "
+          "kvik._types.ArrayLike, scale: float | None = None, mask: kvik._types.ArrayLike | str | "
+          "None = None, *, window: int | None = None, sinks: kvik._types.ArrayLike | None = None, "
+          "softcap: float = 0.0, out: kvik._types.ArrayLike | None = None) -> "
+          "kvik._types.Array"),
       "Attention of queries [B, H, q_len, Dk] over keys [B, H_kv, T, Dk] and values [B, H_kv, T, "
       "Dv], read where they lie; returns [B, H, q_len, Dv] in the dtype of the queries, or writes "
       "to out and returns it. Sums are float32.\n\n"
       "H is a multiple of H_kv. scale: None is 1 / sqrt(Dk). mask: None hides nothing; \"causal\" "
       "takes the queries as the newest q_len of T positions; an array as in "
       "PagedKVCache.paged_attention (q_len at most T). window: with a mask, the keys that a query "
-      "sees, its own among them. sinks: one logit per query head. softcap: scores become softcap * "
+      "sees, its own among them; 0 sees none. sinks: one logit per query head. softcap: scores "
+      "become softcap * "
       "tanh(score / softcap). A query that sees nothing gives zeros.\n\n"
       "Raises ValueError for arrays that do not fit each other. Runs without the GIL.");
 }

@@ -27,7 +27,8 @@ float element(const ConstTensorView& view, int64_t i) {
 AttentionMask::Kind kind_of(const std::string& name) {
   if (name == "causal") return AttentionMask::Kind::causal;
   if (name == "full") return AttentionMask::Kind::full;
-  throw nb::value_error(("the mask \"" + name + "\" is none of \"causal\", \"full\", None").c_str());
+  throw nb::value_error(
+      ("the mask \"" + name + "\" is none of \"causal\", \"full\", None").c_str());
 }
 
 }  // namespace
@@ -48,14 +49,12 @@ BoundCall::BoundCall(const CallArguments& arguments, NoMask no_mask,
   const ConstTensorView& q = queries_.view;
   call_.queries = q;
   const double head_dim = static_cast<double>(q.dim(3));
-  call_.scale = static_cast<float>(
-      arguments.scale.value_or(head_dim > 0 ? 1.0 / std::sqrt(head_dim) : 1.0));
+  call_.scale =
+      static_cast<float>(arguments.scale.value_or(head_dim > 0 ? 1.0 / std::sqrt(head_dim) : 1.0));
   call_.softcap = static_cast<float>(arguments.softcap);
   call_.sinks = sinks_;
   call_.phase = parse_paged_phase(arguments.phase);
-  if (arguments.sliding_window && *arguments.sliding_window > 0) {
-    call_.sliding_window = arguments.sliding_window;
-  }
+  call_.sliding_window = arguments.sliding_window;
   if (arguments.impl_override) {
     call_.impl_override = take(parse_paged_route(*arguments.impl_override));
   }

@@ -21,21 +21,21 @@ enum class NoMask : uint8_t { causal, full };
 
 struct CallArguments {
   ArrayLike queries;
-  std::optional<double> scale;           // none: 1 / sqrt(head_dim_k)
-  nanobind::object mask;                 // None, "causal", "full" or an array
-  std::optional<int64_t> sliding_window; // 0 and below: none
+  std::optional<double> scale;  // none: 1 / sqrt(head_dim_k)
+  nanobind::object mask;        // None, "causal", "full" or an array
+  std::optional<int64_t> sliding_window;
   std::optional<std::string> impl_override;
-  nanobind::object sinks;                // None or an array
+  nanobind::object sinks;  // None or an array
   double softcap = 0;
   std::string phase = "unknown";
-  nanobind::object out;                  // None: a new array of the queries' dtype
+  nanobind::object out;  // None: a new array of the queries' dtype
 };
 
 // A PagedAttentionCall with all that it borrows.
 class BoundCall {
  public:
-  // Throws ValueError and TypeError for what is no such call. `head_dim_v` is that of the cache, none
-  // while it holds nothing (then there is nothing to write to).
+  // Throws ValueError and TypeError for what is no such call. `head_dim_v` is that of the cache,
+  // none while it holds nothing (then there is nothing to write to).
   BoundCall(const CallArguments& arguments, NoMask no_mask, std::optional<int64_t> head_dim_v);
 
   const PagedAttentionCall& call() const { return call_; }

@@ -68,7 +68,8 @@ void write_meta_state(Held<Cache>& held, nanobind::handle meta) {
   check(locked(held, [&](Cache& cache) { return cache.set_meta_state(items); }));
 }
 
-// mlx-lm's form (N, return_array, window_size), or that of the articles (query_len, key_len, dtype).
+// mlx-lm's form (N, return_array, window_size), or that of the articles (query_len, key_len,
+// dtype).
 template <class Cache>
 nanobind::object make_mask(Held<Cache>& held, std::optional<int64_t> num_queries, bool return_array,
                            std::optional<int64_t> window, std::optional<int64_t> query_len,
@@ -80,9 +81,8 @@ nanobind::object make_mask(Held<Cache>& held, std::optional<int64_t> num_queries
     throw nanobind::value_error("make_mask needs N, or query_len and key_len");
   }
   if (num_queries) {
-    return export_mask(take(locked(held, [&](Cache& cache) {
-      return cache.make_mask(*num_queries, return_array, window);
-    })));
+    return export_mask(take(locked(
+        held, [&](Cache& cache) { return cache.make_mask(*num_queries, return_array, window); })));
   }
   if (window) throw nanobind::value_error("make_mask takes window_size with N only");
   const MaskType type = dtype.is_none() ? MaskType::boolean : parse_mask_type(dtype);
@@ -117,45 +117,53 @@ void add_cache_members(nanobind::class_<Held<Cache>>& cls) {
       .def_prop_ro("resident_bytes", reader<Cache>([](Cache& c) { return c.resident_bytes(); }),
                    "Bytes that the system holds for the cache now, growth steps included; shared "
                    "with forks and views.")
-      .def("is_trimmable", [](Self&) { return true; }, "True.")
-      .def("trim", [](Self& held, int64_t n) {
-             return locked(held, [n](Cache& c) { return c.trim(n); });
-           }, "n"_a,
-           "Drops the min(n, offset) newest rows and returns that number; 0 for a negative n. Frees "
-           "nothing.")
-      .def("fork", [](Self& held) { return fork_of(held); },
-           "A second cache with the same rows. The two share them; each appends apart.")
-      .def("__copy__", [](Self& held) { return fork_of(held); }, "As fork().")
-      .def("__deepcopy__", [](Self& held, nanobind::handle) { return fork_of(held); }, "memo"_a,
-           "As fork().")
-      .def_prop_rw("keys", [](Self& held) { return read_half(held, Half::keys); },
-                   [](Self& held, nanobind::object value) { write_half(held, value, Half::keys); },
-                   nanobind::for_getter(nanobind::sig("def keys(self) -> kvik._types.Array | None")),
-                   nanobind::for_setter(
-                       nanobind::sig("def keys(self, value: kvik._types.ArrayLike | None, /) -> None")),
-                   nanobind::for_setter(nanobind::arg().none()),
-                   "The valid keys, [B, H_kv, offset, D], or None. Setting replaces them: at once "
-                   "where the array fits the values, else when the values are set too; None empties "
-                   "the cache.")
-      .def_prop_rw("values", [](Self& held) { return read_half(held, Half::values); },
-                   [](Self& held, nanobind::object value) { write_half(held, value, Half::values); },
-                   nanobind::for_getter(nanobind::sig("def values(self) -> kvik._types.Array | None")),
-                   nanobind::for_setter(
-                       nanobind::sig("def values(self, value: kvik._types.ArrayLike | None, /) -> None")),
-                   nanobind::for_setter(nanobind::arg().none()), "The valid values, as keys.")
-      .def("make_mask", &make_mask<Cache>, "N"_a = nanobind::none(), "return_array"_a = false,
-           "window_size"_a = nanobind::none(), nanobind::kw_only(),
-           "query_len"_a = nanobind::none(), "key_len"_a = nanobind::none(),
-           "dtype"_a = nanobind::none(),
-           nanobind::sig("def make_mask(self, N: int | None = None, return_array: bool = False, "
-                         "window_size: int | None = None, *, query_len: int | None = None, key_len: "
-                         "int | None = None, dtype: object = None) -> kvik._types.Array | str | None"),
-           "The mask of N queries that follow the cached rows, in mlx-lm's form: with window_size a "
-           "bool array [N, offset + N]; else None for N = 1, the array for return_array, \"causal\" "
-           "otherwise. Or, with query_len and key_len, an array [query_len, key_len] for the newest "
-           "query_len of key_len positions; dtype is bool (the default; True = visible) or "
-           "float32, float16, bfloat16 (0 = visible, else hidden).\n\nRaises ValueError for numbers "
-           "out of range.");
+      .def(
+          "is_trimmable", [](Self&) { return true; }, "True.")
+      .def(
+          "trim",
+          [](Self& held, int64_t n) { return locked(held, [n](Cache& c) { return c.trim(n); }); },
+          "n"_a,
+          "Drops the min(n, offset) newest rows and returns that number; 0 for a negative n. Frees "
+          "nothing.")
+      .def(
+          "fork", [](Self& held) { return fork_of(held); },
+          "A second cache with the same rows. The two share them; each appends apart.")
+      .def(
+          "__copy__", [](Self& held) { return fork_of(held); }, "As fork().")
+      .def(
+          "__deepcopy__", [](Self& held, nanobind::handle) { return fork_of(held); }, "memo"_a,
+          "As fork().")
+      .def_prop_rw(
+          "keys", [](Self& held) { return read_half(held, Half::keys); },
+          [](Self& held, nanobind::object value) { write_half(held, value, Half::keys); },
+          nanobind::for_getter(nanobind::sig("def keys(self) -> kvik._types.Array | None")),
+          nanobind::for_setter(
+              nanobind::sig("def keys(self, value: kvik._types.ArrayLike | None, /) -> None")),
+          nanobind::for_setter(nanobind::arg().none()),
+          "The valid keys, [B, H_kv, offset, D], or None. Setting replaces them: at once "
+          "where the array fits the values, else when the values are set too; None empties "
+          "the cache.")
+      .def_prop_rw(
+          "values", [](Self& held) { return read_half(held, Half::values); },
+          [](Self& held, nanobind::object value) { write_half(held, value, Half::values); },
+          nanobind::for_getter(nanobind::sig("def values(self) -> kvik._types.Array | None")),
+          nanobind::for_setter(
+              nanobind::sig("def values(self, value: kvik._types.ArrayLike | None, /) -> None")),
+          nanobind::for_setter(nanobind::arg().none()), "The valid values, as keys.")
+      .def(
+          "make_mask", &make_mask<Cache>, "N"_a = nanobind::none(), "return_array"_a = false,
+          "window_size"_a = nanobind::none(), nanobind::kw_only(), "query_len"_a = nanobind::none(),
+          "key_len"_a = nanobind::none(), "dtype"_a = nanobind::none(),
+          nanobind::sig(
+              "def make_mask(self, N: int | None = None, return_array: bool = False, "
+              "window_size: int | None = None, *, query_len: int | None = None, key_len: "
+              "int | None = None, dtype: object = None) -> kvik._types.Array | str | None"),
+          "The mask of N queries that follow the cached rows, in mlx-lm's form: with window_size a "
+          "bool array [N, offset + N]; else None for N = 1, the array for return_array, \"causal\" "
+          "otherwise. Or, with query_len and key_len, an array [query_len, key_len] for the newest "
+          "query_len of key_len positions; dtype is bool (the default; True = visible) or "
+          "float32, float16, bfloat16 (0 = visible, else hidden).\n\nRaises ValueError for numbers "
+          "out of range.");
 }
 
 }  // namespace kvik::python

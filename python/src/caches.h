@@ -16,8 +16,8 @@
 
 namespace kvik::python {
 
-// A cache behind a mutex: the library wants one thread at a time, and a call lets other Python threads
-// run, so that two of them must not meet in one cache.
+// A cache behind a mutex: the library wants one thread at a time, and a call lets other Python
+// threads run, so that two of them must not meet in one cache.
 template <class Cache>
 struct Held {
   explicit Held(Cache c, Bf16Family f = Bf16Family::own) : cache(std::move(c)), family(f) {}

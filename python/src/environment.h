@@ -1,4 +1,5 @@
-// The environment variables that the package reads, and nothing below it does. docs/python.md lists them.
+// The environment variables that the package reads, and nothing below it does. docs/python.md lists
+// them.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +10,16 @@
 
 namespace kvik::python {
 
-// A variable by the name that follows KVIK_, or where that is unset, by its old name. Empty texts count
-// as unset. Read at each call.
+// A variable by the name that follows KVIK_, or where that is unset, by its old name. Empty texts
+// count as unset. Read at each call.
 struct Variable {
   const char* name;
   const char* old_name = nullptr;
 };
 
 std::optional<std::string> text_of(const Variable& variable);
-// Errors: invalid_argument that names the variable, for a text that is neither yes (1, true, yes, on,
-// enable, enabled) nor no (0, false, no, off, disable, disabled), in any letter case.
+// Errors: invalid_argument that names the variable, for a text that is neither yes (1, true, yes,
+// on, enable, enabled) nor no (0, false, no, off, disable, disabled), in any letter case.
 Result<std::optional<bool>> flag_of(const Variable& variable);
 // Errors: invalid_argument that names the variable, for what is no whole number.
 Result<std::optional<int64_t>> number_of(const Variable& variable);
@@ -41,8 +42,7 @@ inline constexpr Variable kSlidingWindow{"KVIK_PAGED_SLIDING_WINDOW",
                                          "MTPLX_VLLM_METAL_PAGED_SLIDING_WINDOW"};
 inline constexpr Variable kKvQuant{"KVIK_PAGED_KV_QUANT", "MTPLX_VLLM_METAL_PAGED_KV_QUANT"};
 inline constexpr Variable kKvQuantShort{"KVIK_PAGED_KV_QUANT", "MTPLX_PAGED_KV_QUANT"};
-inline constexpr Variable kTurboQuant{"KVIK_PAGED_TURBOQUANT",
-                                      "MTPLX_VLLM_METAL_PAGED_TURBOQUANT"};
+inline constexpr Variable kTurboQuant{"KVIK_PAGED_TURBOQUANT", "MTPLX_VLLM_METAL_PAGED_TURBOQUANT"};
 inline constexpr Variable kTurboQuantKey{"KVIK_PAGED_TURBOQUANT_K_QUANT",
                                          "MTPLX_VLLM_METAL_PAGED_TURBOQUANT_K_QUANT"};
 inline constexpr Variable kTurboQuantValue{"KVIK_PAGED_TURBOQUANT_V_QUANT",

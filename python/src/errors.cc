@@ -10,7 +10,6 @@ namespace {
 template <class T>
 nb::object add_error(nb::module_& module, const char* name, nb::handle base, const char* doc) {
   nb::exception<T> type(module, name, base);
-  type.attr("__module__") = "kvik";
   type.attr("__doc__") = doc;
   return type;
 }

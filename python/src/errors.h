@@ -11,8 +11,8 @@
 
 namespace kvik::python {
 
-// Each is the C++ side of the exception of the same name in Python. OutOfPagesError and the other two
-// derive from Error, which Python sees as a RuntimeError.
+// Each is the C++ side of the exception of the same name in Python. OutOfPagesError and the other
+// two derive from Error, which Python sees as a RuntimeError.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -26,8 +26,8 @@ struct CorruptError : Error {
   using Error::Error;
 };
 
-// Throws what becomes ValueError (invalid_argument), MemoryError (out_of_memory) or one of the above,
-// with the message of the status. Requires: not ok; the GIL is held.
+// Throws what becomes ValueError (invalid_argument), MemoryError (out_of_memory) or one of the
+// above, with the message of the status. Requires: not ok; the GIL is held.
 [[noreturn]] void raise(const Status& status);
 
 inline void check(const Status& status) {

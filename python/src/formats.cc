@@ -112,8 +112,7 @@ NewRows<T> new_rows(size_t num_rows, size_t num_columns) {
 nb::object encode(const Rows& rows, const std::string& name) {
   const Format format = format_of(name);
   const size_t head_dim = rows.shape(1);
-  const auto row_bytes =
-      static_cast<size_t>(format.row_bytes(static_cast<int64_t>(head_dim)));
+  const auto row_bytes = static_cast<size_t>(format.row_bytes(static_cast<int64_t>(head_dim)));
   const auto packed = new_rows<uint8_t>(rows.shape(0), row_bytes);
   std::optional<size_t> refused;
   {
@@ -171,7 +170,8 @@ nb::object decode(const PackedRows& packed, const std::string& name, int64_t hea
 nb::object bfloat16_bits(nb::handle object) {
   nb::ndarray<nb::ro, nb::device::cpu> array;
   if (!nb::try_cast(object, array, false)) return nb::none();
-  if (array.dtype() != nb::dlpack::dtype{static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat), 16, 1}) {
+  if (array.dtype() !=
+      nb::dlpack::dtype{static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat), 16, 1}) {
     return nb::none();
   }
   std::vector<size_t> shape;
@@ -194,8 +194,8 @@ nb::object bfloat16_dlpack(nb::ndarray<nb::numpy, nb::ro> bits) {
     strides.push_back(bits.stride(d));
   }
   const nb::dlpack::dtype bfloat{static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat), 16, 1};
-  return nb::cast(nb::ndarray<nb::ro>(bits.data(), bits.ndim(), shape.data(), nb::cast(bits),
-                                      strides.data(), bfloat));
+  return nb::cast(nb::ndarray<nb::array_api, nb::ro>(bits.data(), bits.ndim(), shape.data(),
+                                                     nb::cast(bits), strides.data(), bfloat));
 }
 
 }  // namespace
@@ -203,8 +203,9 @@ nb::object bfloat16_dlpack(nb::ndarray<nb::numpy, nb::ro> bits) {
 void add_formats(nb::module_& module) {
   nb::class_<Format>(module, "FormatInfo", "A storage format of rows.")
       .def_ro("name", &Format::name, "Its name, for encode and decode.")
-      .def_prop_ro("is_packed", [](const Format& f) { return !f.plain; },
-                   "False for f32, f16 and bf16, whose elements are stored as they are.")
+      .def_prop_ro(
+          "is_packed", [](const Format& f) { return !f.plain; },
+          "False for f32, f16 and bf16, whose elements are stored as they are.")
       .def_prop_ro("bits", &Format::bits, "Bits of an element's code, scales not counted.")
       .def_prop_ro("stores_keys", &Format::keys)
       .def_prop_ro("stores_values", &Format::values)

@@ -29,8 +29,8 @@ class Entries {
 
   std::vector<LayerCache>& caches() { return caches_; }
 
-  // Gives each cache back to the object it came from; where its kind is another now, the list gets a
-  // new object.
+  // Gives each cache back to the object it came from; where its kind is another now, the list gets
+  // a new object.
   void put_back() {
     for (size_t i = 0; i < objects_.size(); ++i) {
       std::visit([&](auto& cache) { put(i, cache); }, caches_[i]);
@@ -53,8 +53,8 @@ class Entries {
     if (entry.is_none() || is_ours(entry)) return foreign;
     foreign.cache.has_index = nb::hasattr(entry, "_idx");
     foreign.cache.has_keys_and_values = nb::hasattr(entry, "keys") && nb::hasattr(entry, "values");
-    foreign.cache.is_trimmable =
-        nb::hasattr(entry, "is_trimmable") && nb::cast<bool>(nb::bool_(entry.attr("is_trimmable")()));
+    foreign.cache.is_trimmable = nb::hasattr(entry, "is_trimmable") &&
+                                 nb::cast<bool>(nb::bool_(entry.attr("is_trimmable")()));
     const ForeignCache& cache = foreign.cache;
     if (!cache.has_keys_and_values || !cache.is_trimmable || cache.has_index) return foreign;
     ForeignRows rows = import_foreign(entry);
@@ -94,8 +94,8 @@ class Entries {
       locked(held, [&](Cache& place) { place = std::move(cache); });
       return;
     }
-    list_[i] = nb::cast(new Held<Cache>(std::move(cache), families_[i]),
-                        nb::rv_policy::take_ownership);
+    list_[i] =
+        nb::cast(new Held<Cache>(std::move(cache), families_[i]), nb::rv_policy::take_ownership);
   }
 
   nb::list list_;
@@ -176,33 +176,37 @@ nb::object owned_stats(const nb::list& list) {
 }  // namespace
 
 void add_install(nb::module_& module, const Process& process) {
-  module.def("install_tail_owned_attention_kv_cache", &install_tail_owned, "cache"_a,
-             "mode"_a = nb::none(), "step"_a = nb::none(),
-             "Replaces entries of the list cache by TailOwnedKVCache, in place, all or none, with a "
-             "copy of their rows; an entry of that kind stays and takes the settings. Skipped: None; "
-             "what is not trimmable, has _idx (rotating), or no keys and values. mode None: "
-             "KVIK_OWNED_ATTN_KV_MODE, else contiguous_eval; step None: KVIK_OWNED_ATTN_KV_STEP, else "
-             "an entry's own, else 256.\n\nReturns enabled, mode, entries, skipped, step.");
-  module.def("install_block_owned_attention_kv_cache", &install_block_owned, "cache"_a,
-             "mode"_a = nb::none(), "block_size"_a = nb::none(),
-             "The same with BlockOwnedKVCache; TailOwnedKVCache entries are skipped too. block_size "
-             "None: KVIK_OWNED_ATTN_KV_BLOCK_SIZE, else 1024.");
-  module.def("install_vllm_metal_paged_attention_kv_cache",
-             [process](const nb::list& cache, const nb::kwargs& options) {
-               return install_paged(process, cache, options);
-             },
-             "cache"_a, "options"_a,
-             nb::sig("def install_vllm_metal_paged_attention_kv_cache(cache: list, **options: object) "
-                     "-> dict"),
-             "The same with PagedKVCache, whose constructor's options it takes; TailOwnedKVCache and "
-             "BlockOwnedKVCache entries are skipped too. Options that are None are read from the "
-             "environment, the low-bit storage and the first size of dynamic caches among them.\n\n"
-             "Returns enabled, mode, entries, skipped, block_size, num_blocks, turboquant, kv_quant, "
-             "attention_impl, external_ops_required.");
-  module.def("configure_tail_owned_attention_kv_cache",
-             [process](const nb::list& cache) { return configure(process, cache); }, "cache"_a,
-             "Installs what the environment asks for: paged caches where KVIK_PAGED_ATTN is on, else "
-             "those of KVIK_OWNED_ATTN_KV (tail, block), else nothing. Returns the report.");
+  module.def(
+      "install_tail_owned_attention_kv_cache", &install_tail_owned, "cache"_a,
+      "mode"_a = nb::none(), "step"_a = nb::none(),
+      "Replaces entries of the list cache by TailOwnedKVCache, in place, all or none, with a "
+      "copy of their rows; an entry of that kind stays and takes the settings. Skipped: None; "
+      "what is not trimmable, has _idx (rotating), or no keys and values. mode None: "
+      "KVIK_OWNED_ATTN_KV_MODE, else contiguous_eval; step None: KVIK_OWNED_ATTN_KV_STEP, else "
+      "an entry's own, else 256.\n\nReturns enabled, mode, entries, skipped, step.");
+  module.def(
+      "install_block_owned_attention_kv_cache", &install_block_owned, "cache"_a,
+      "mode"_a = nb::none(), "block_size"_a = nb::none(),
+      "The same with BlockOwnedKVCache; TailOwnedKVCache entries are skipped too. block_size "
+      "None: KVIK_OWNED_ATTN_KV_BLOCK_SIZE, else 1024.");
+  module.def(
+      "install_vllm_metal_paged_attention_kv_cache",
+      [process](const nb::list& cache, const nb::kwargs& options) {
+        return install_paged(process, cache, options);
+      },
+      "cache"_a, "options"_a,
+      nb::sig("def install_vllm_metal_paged_attention_kv_cache(cache: list, **options: object) "
+              "-> dict"),
+      "The same with PagedKVCache, whose constructor's options it takes; TailOwnedKVCache and "
+      "BlockOwnedKVCache entries are skipped too. Options that are None are read from the "
+      "environment, the low-bit storage and the first size of dynamic caches among them.\n\n"
+      "Returns enabled, mode, entries, skipped, block_size, num_blocks, turboquant, kv_quant, "
+      "attention_impl, external_ops_required.");
+  module.def(
+      "configure_tail_owned_attention_kv_cache",
+      [process](const nb::list& cache) { return configure(process, cache); }, "cache"_a,
+      "Installs what the environment asks for: paged caches where KVIK_PAGED_ATTN is on, else "
+      "those of KVIK_OWNED_ATTN_KV (tail, block), else nothing. Returns the report.");
   module.def("tail_owned_attention_kv_stats", &owned_stats, "cache"_a,
              nb::sig("def tail_owned_attention_kv_stats(cache: list) -> dict | None"),
              "tail_owner_stats summed over the entries that are kvik's; None if there are none.");

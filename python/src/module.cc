@@ -30,19 +30,22 @@ nb::dict cpu_info(const Process& process) {
 }  // namespace
 
 void add_process(nb::module_& module, const Process& process) {
-  module.def("set_num_threads",
-             [process](int num_threads) { check(process.backend->set_num_threads(num_threads)); },
-             "num_threads"_a,
-             "Threads that attention and writing use from the next call on, the calling one "
-             "included; 1 to 1024. Before: KVIK_NUM_THREADS, else the processors that this process "
-             "may use. Results do not depend on it.\n\nRaises ValueError, MemoryError where the "
-             "system refuses threads.");
-  module.def("get_num_threads", [process] { return process.backend->num_threads(); },
-             "Threads that attention and writing use.");
-  module.def("cpu_info", [process] { return cpu_info(process); },
-             nb::sig("def cpu_info() -> dict[str, object]"),
-             "instruction_set: that of the kernels; instruction_sets: all that can run here, best "
-             "first; backend: its name; features: those of the processor; num_threads.");
+  module.def(
+      "set_num_threads",
+      [process](int num_threads) { check(process.backend->set_num_threads(num_threads)); },
+      "num_threads"_a,
+      "Threads that attention and writing use from the next call on, the calling one "
+      "included; 1 to 1024. Before: KVIK_NUM_THREADS, else the processors that this process "
+      "may use. Results do not depend on it.\n\nRaises ValueError, MemoryError where the "
+      "system refuses threads.");
+  module.def(
+      "get_num_threads", [process] { return process.backend->num_threads(); },
+      "Threads that attention and writing use.");
+  module.def(
+      "cpu_info", [process] { return cpu_info(process); },
+      nb::sig("def cpu_info() -> dict[str, object]"),
+      "instruction_set: that of the kernels; instruction_sets: all that can run here, best "
+      "first; backend: its name; features: those of the processor; num_threads.");
   nb::module_::import_("os").attr("register_at_fork")(
       "after_in_child"_a = nb::cpp_function([process] { process.backend->forget_threads(); }));
 }

@@ -37,9 +37,9 @@ template <class T>
 T cast_option(const char* name, nb::handle value, const char* wanted) {
   T result{};
   if (!nb::try_cast(value, result)) {
-    throw nb::type_error((std::string(name) + " must be " + wanted + ", not " +
-                          nb::type_name(value.type()).c_str())
-                             .c_str());
+    throw nb::type_error(
+        (std::string(name) + " must be " + wanted + ", not " + nb::type_name(value.type()).c_str())
+            .c_str());
   }
   return result;
 }
@@ -70,8 +70,8 @@ constexpr std::array kOptions = {
                                  nb::handle v) { o.block_size = int_option("block_size", v); }},
     NamedOption{"num_blocks", [](PagedKVCacheOptions& o,
                                  nb::handle v) { o.num_blocks = int_option("num_blocks", v); }},
-    NamedOption{"dynamic",
-                [](PagedKVCacheOptions& o, nb::handle v) { o.dynamic = bool_option("dynamic", v); }},
+    NamedOption{"dynamic", [](PagedKVCacheOptions& o,
+                              nb::handle v) { o.dynamic = bool_option("dynamic", v); }},
     NamedOption{"context_window",
                 [](PagedKVCacheOptions& o, nb::handle v) {
                   o.context_window = positive_option("context_window", v);
@@ -90,10 +90,8 @@ constexpr std::array kOptions = {
                 [](PagedKVCacheOptions& o, nb::handle v) {
                   o.sliding_window = positive_option("sliding_window", v);
                 }},
-    NamedOption{"max_q_len",
-                [](PagedKVCacheOptions& o, nb::handle v) {
-                  o.max_q_len = positive_option("max_q_len", v);
-                }},
+    NamedOption{"max_q_len", [](PagedKVCacheOptions& o,
+                                nb::handle v) { o.max_q_len = positive_option("max_q_len", v); }},
     NamedOption{"partitioned", [](PagedKVCacheOptions& o,
                                   nb::handle v) { o.partitioned = bool_option("partitioned", v); }},
     NamedOption{"partition_threshold",
@@ -222,7 +220,8 @@ MaskType parse_mask_type(nb::handle dtype) {
                                   : MaskType::bf16;
   }
   throw nb::value_error(
-      ("\"" + word + "\" is no dtype of masks; those are bool, float32, float16, bfloat16").c_str());
+      ("\"" + word + "\" is no dtype of masks; those are bool, float32, float16, bfloat16")
+          .c_str());
 }
 
 std::optional<KvQuantConfig> parse_kv_quant(nb::handle config) {
@@ -264,7 +263,8 @@ PagedKVCacheOptions paged_options(const Process& process, const nb::kwargs& give
     read_quantization_variables(options);
   }
   set_options(options, given);
-  if (reads == Reads::of_installer) options.num_blocks = first_num_blocks(options);
+  if (reads == Reads::of_installer && options.dynamic)
+    options.num_blocks = first_num_blocks(options);
   const std::shared_ptr<Fallbacks> fallbacks = process.fallbacks;
   options.on_fallback = [fallbacks](const std::string& text) { fallbacks->add(text); };
   return options;

@@ -18,8 +18,8 @@ namespace kvik::python {
 DType parse_dtype(nanobind::handle dtype);
 MaskType parse_mask_type(nanobind::handle dtype);
 
-// None and modes that mean off: none. A mode such as "q4", or a dict with mode (q8 unless given) and
-// dtype (of the mirror). Unknown keys are ValueErrors.
+// None and modes that mean off: none. A mode such as "q4", or a dict with mode (q8 unless given)
+// and dtype (of the mirror). Unknown keys are ValueErrors.
 std::optional<KvQuantConfig> parse_kv_quant(nanobind::handle config);
 // None: none. A dict with k_quant (q8_0 unless given) and v_quant (q3_0).
 std::optional<TurboQuantConfig> parse_turboquant(nanobind::handle config);
@@ -27,9 +27,9 @@ std::optional<TurboQuantConfig> parse_turboquant(nanobind::handle config);
 // What installing reads from the environment beyond what constructing does.
 enum class Reads : uint8_t { of_constructor, of_installer };
 
-// The options of a paged cache by their names in Python; those that are missing or None are read from
-// the environment (docs/python.md), else they have their defaults. Throws ValueError, TypeError for a
-// name that is no option.
+// The options of a paged cache by their names in Python; those that are missing or None are read
+// from the environment (docs/python.md), else they have their defaults. Throws ValueError,
+// TypeError for a name that is no option.
 PagedKVCacheOptions paged_options(const Process& process, const nanobind::kwargs& given,
                                   Reads reads);
 // `current` with those options changed that are given and not None.

@@ -29,9 +29,9 @@ GivenRows take_rows(nb::kwargs& options) {
   if (!offset.is_none()) given.offset = nb::cast<int64_t>(offset);
   if (!keys.is_none()) given.rows = import_rows(keys, values);
   if (keys.is_none() && given.offset.value_or(0) != 0) {
-    throw nb::value_error(("offset is " + std::to_string(*given.offset) +
-                           ", but there are no keys and values")
-                              .c_str());
+    throw nb::value_error(
+        ("offset is " + std::to_string(*given.offset) + ", but there are no keys and values")
+            .c_str());
   }
   return given;
 }
@@ -40,10 +40,9 @@ PagedKVCache make_paged(const PagedKVCacheOptions& options, const Process& proce
                         const GivenRows& given) {
   auto made = [&] {
     const nb::gil_scoped_release no_gil;
-    return given.rows
-               ? PagedKVCache::create(options, process.backend, given.rows->keys.view,
-                                      given.rows->values.view, given.offset)
-               : PagedKVCache::create(options, process.backend);
+    return given.rows ? PagedKVCache::create(options, process.backend, given.rows->keys.view,
+                                             given.rows->values.view, given.offset)
+                      : PagedKVCache::create(options, process.backend);
   }();
   return take(std::move(made));
 }
@@ -105,8 +104,8 @@ std::optional<int64_t> head_dim_v(PyPaged& held) {
 
 nb::object paged_attention(const Process& process, PyPaged& held, const CallArguments& arguments) {
   const BoundCall bound(arguments, NoMask::causal, head_dim_v(held));
-  const bool served = take(
-      locked(held, [&](PagedKVCache& cache) { return cache.paged_attention(bound.call()); }));
+  const bool served =
+      take(locked(held, [&](PagedKVCache& cache) { return cache.paged_attention(bound.call()); }));
   process.fallbacks->warn();
   return served ? bound.result() : nb::none();
 }
@@ -125,6 +124,8 @@ auto attention_method(const Process& process, Attend function) {
                              std::optional<int64_t> sliding_window, nb::object mask,
                              std::optional<std::string> impl_override, nb::object sinks,
                              double softcap, const std::string& phase, nb::object out) {
+    // As MTPLX says that there is none.
+    if (sliding_window && *sliding_window <= 0) sliding_window.reset();
     return function(process, held,
                     {queries, scale, std::move(mask), sliding_window, std::move(impl_override),
                      std::move(sinks), softcap, phase, std::move(out)});
@@ -187,21 +188,23 @@ void add_attention(nb::class_<PyPaged>& cls, const Process& process) {
   const auto def = [&](const char* name, Attend function, const nb::sig& signature,
                        const char* doc) {
     cls.def(name, attention_method(process, function), "queries"_a, "scale"_a = nb::none(),
-            "sliding_window"_a = nb::none(), "mask"_a = nb::none(),
-            "impl_override"_a = nb::none(), "sinks"_a = nb::none(), nb::kw_only(),
-            "softcap"_a = 0.0, "phase"_a = "unknown", "out"_a = nb::none(), signature, doc);
+            "sliding_window"_a = nb::none(), "mask"_a = nb::none(), "impl_override"_a = nb::none(),
+            "sinks"_a = nb::none(), nb::kw_only(), "softcap"_a = 0.0, "phase"_a = "unknown",
+            "out"_a = nb::none(), signature, doc);
   };
   def("paged_attention", &paged_attention,
-      nb::sig("def paged_attention(self, queries: kvik._types.ArrayLike, scale: float | None = None, "
-              "sliding_window: int | None = None, mask: kvik._types.ArrayLike | str | None = None, "
-              "impl_override: str | None = None, sinks: kvik._types.ArrayLike | None = None, *, "
-              "softcap: float = 0.0, phase: str = 'unknown', out: kvik._types.ArrayLike | None = "
-              "None) -> kvik._types.Array | None"),
+      nb::sig(
+          "def paged_attention(self, queries: kvik._types.ArrayLike, scale: float | None = None, "
+          "sliding_window: int | None = None, mask: kvik._types.ArrayLike | str | None = None, "
+          "impl_override: str | None = None, sinks: kvik._types.ArrayLike | None = None, *, "
+          "softcap: float = 0.0, phase: str = 'unknown', out: kvik._types.ArrayLike | None = "
+          "None) -> kvik._types.Array | None"),
       "Attention of queries [B, H, q_len, Dk] over all cached rows, those of the queries included "
       "(update first); returns [B, H, q_len, Dv] in the dtype of the queries, or writes to out and "
       "returns it.\n\n"
       "scale: None is 1 / sqrt(Dk). mask: None and \"causal\" let query j see the keys up to "
-      "position offset - q_len + j, \"full\" all; an array (bool: True = visible; else 0 = visible, "
+      "position offset - q_len + j, \"full\" all; an array (bool: True = visible; else 0 = "
+      "visible, "
       "minus infinity = hidden) is [q_len, offset] or [B or 1, H or 1, q_len or 1, offset]. "
       "sliding_window: a query sees that many newest keys, its own among them; None, 0 or less: "
       "all. sinks: one logit per query head. softcap: 0 is none. phase: prefill, decode_verify, "
@@ -227,31 +230,35 @@ void add_pages(nb::class_<PyPaged>& cls) {
                   "Tokens of a block.")
       .def_prop_ro("num_blocks", reader<Cache>([](Cache& c) { return c.num_blocks(); }),
                    "Blocks of each batch row: the capacity.")
-      .def_prop_ro("allocated_blocks", reader<Cache>([](Cache& c) {
-                     return c.paged_stats().allocated_blocks;
-                   }), "Blocks that hold rows of this cache, over all batch rows.")
-      .def_prop_ro("turboquant", reader<Cache>([](Cache& c) {
-                     return c.options().turboquant.has_value();
-                   }), "Whether rows are stored by TurboQuant.")
+      .def_prop_ro("allocated_blocks",
+                   reader<Cache>([](Cache& c) { return c.paged_stats().allocated_blocks; }),
+                   "Blocks that hold rows of this cache, over all batch rows.")
+      .def_prop_ro("turboquant",
+                   reader<Cache>([](Cache& c) { return c.options().turboquant.has_value(); }),
+                   "Whether rows are stored by TurboQuant.")
       .def_prop_ro("kv_quant", reader<Cache>([](Cache& c) {
                      return c.options().kv_quant.has_value() && !c.options().turboquant;
-                   }), "Whether rows are stored by KV-Quant.")
-      .def_prop_ro("key_cache", [](PyPaged& held) { return nb::object(export_pages(held)[0]); },
-                   nb::sig("def key_cache(self) -> kvik._types.Array | None"),
-                   "A copy of the pages of the keys, [B * num_blocks, block_size, H_kv, Dk], slots "
-                   "without a row zero; None before the first write.")
-      .def_prop_ro("value_cache", [](PyPaged& held) { return nb::object(export_pages(held)[1]); },
-                   nb::sig("def value_cache(self) -> kvik._types.Array | None"),
-                   "As key_cache, of the values.")
+                   }),
+                   "Whether rows are stored by KV-Quant.")
+      .def_prop_ro(
+          "key_cache", [](PyPaged& held) { return nb::object(export_pages(held)[0]); },
+          nb::sig("def key_cache(self) -> kvik._types.Array | None"),
+          "A copy of the pages of the keys, [B * num_blocks, block_size, H_kv, Dk], slots "
+          "without a row zero; None before the first write.")
+      .def_prop_ro(
+          "value_cache", [](PyPaged& held) { return nb::object(export_pages(held)[1]); },
+          nb::sig("def value_cache(self) -> kvik._types.Array | None"),
+          "As key_cache, of the values.")
       .def("export_pages", &export_pages,
            nb::sig("def export_pages(self) -> tuple[kvik._types.Array | None, kvik._types.Array | "
                    "None]"),
            "(key_cache, value_cache).")
-      .def("import_pages", &import_pages, "key_cache"_a, "value_cache"_a, "block_table"_a,
-           "offset"_a,
-           "Replaces all rows by the first offset tokens of pages [num_pages, block_size, H_kv, D]. "
-           "block_table: the pages of batch row 0, then of row 1, and so on, ceil(offset / "
-           "block_size) each.\n\nRaises ValueError for what does not fit; then nothing was changed.")
+      .def(
+          "import_pages", &import_pages, "key_cache"_a, "value_cache"_a, "block_table"_a,
+          "offset"_a,
+          "Replaces all rows by the first offset tokens of pages [num_pages, block_size, H_kv, D]. "
+          "block_table: the pages of batch row 0, then of row 1, and so on, ceil(offset / "
+          "block_size) each.\n\nRaises ValueError for what does not fit; then nothing was changed.")
       .def("block_table", &block_table, "batch_row"_a = 0,
            "Page of each block of a batch row. Raises IndexError.");
 }
@@ -263,40 +270,46 @@ void add_paged(nb::module_& module, const Process& process) {
       module, "PagedKVCache", nb::is_weak_referenceable(),
       "Keys and values of one layer for a batch of sequences of equal length, in pages, with "
       "attention over them.\n\n"
-      "Rows are [B, H_kv, T, D]; B, H_kv, the head dims and dtypes (float32, float16, bfloat16) are "
+      "Rows are [B, H_kv, T, D]; B, H_kv, the head dims and dtypes (float32, float16, bfloat16) "
+      "are "
       "fixed by the first write, before which nothing is allocated. A cache may be used by several "
       "threads; they wait for each other, and run without the GIL.");
-  cls.def("__init__",
-          [process](PyPaged* self, nb::kwargs options) {
-            const GivenRows given = take_rows(options);
-            const auto all = paged_options(process, options, Reads::of_constructor);
-            new (self) PyPaged(make_paged(all, process, given), family_of(given));
+  cls.def(
+         "__init__",
+         [process](PyPaged* self, nb::kwargs options) {
+           const GivenRows given = take_rows(options);
+           const auto all = paged_options(process, options, Reads::of_constructor);
+           new (self) PyPaged(make_paged(all, process, given), family_of(given));
+         },
+         nb::sig(
+             "def __init__(self, *, block_size: int | None = None, num_blocks: int | None = None, "
+             "keys: kvik._types.ArrayLike | None = None, values: kvik._types.ArrayLike | None = "
+             "None, offset: int | None = None, turboquant_config: dict[str, str] | None = None, "
+             "kv_quant_config: dict[str, object] | str | None = None, dynamic: bool | None = "
+             "None, context_window: int | None = None, max_tokens: int | None = None, "
+             "attention_impl: str | None = None, sliding_window: int | None = None, max_q_len: "
+             "int | None = None, partitioned: bool | None = None, partition_threshold: int | "
+             "None = None, forbid_dense_fallback: bool | None = None, forbid_active_arrays: "
+             "bool | None = None) -> None"),
+         "block_size (16 tokens), num_blocks (1024, of each batch row). dynamic: whether "
+         "num_blocks grows, up to context_window or max_tokens (2**20) tokens. keys, values, "
+         "offset: "
+         "rows to copy in, the first offset of them (None: all). attention_impl: the route, paged "
+         "or "
+         "gather. sliding_window: overrides that of every call. max_q_len, partitioned, "
+         "partition_threshold (2048): when paged_attention declines. forbid_dense_fallback, "
+         "forbid_active_arrays: make these errors. What is None is read from the environment, else "
+         "has its default.\n\nRaises ValueError naming the option, UnsupportedError for low-bit "
+         "storage that this version lacks.")
+      .def_static(
+          "from_cache",
+          [process](nb::handle entry, const nb::kwargs& options) {
+            return paged_from_cache(process, entry, options);
           },
-          nb::sig("def __init__(self, *, block_size: int | None = None, num_blocks: int | None = None, "
-                  "keys: kvik._types.ArrayLike | None = None, values: kvik._types.ArrayLike | None = "
-                  "None, offset: int | None = None, turboquant_config: dict[str, str] | None = None, "
-                  "kv_quant_config: dict[str, object] | str | None = None, dynamic: bool | None = "
-                  "None, context_window: int | None = None, max_tokens: int | None = None, "
-                  "attention_impl: str | None = None, sliding_window: int | None = None, max_q_len: "
-                  "int | None = None, partitioned: bool | None = None, partition_threshold: int | "
-                  "None = None, forbid_dense_fallback: bool | None = None, forbid_active_arrays: "
-                  "bool | None = None) -> None"),
-          "block_size (16 tokens), num_blocks (1024, of each batch row). dynamic: whether "
-          "num_blocks grows, up to context_window or max_tokens (2**20) tokens. keys, values, offset: "
-          "rows to copy in, the first offset of them (None: all). attention_impl: the route, paged or "
-          "gather. sliding_window: overrides that of every call. max_q_len, partitioned, "
-          "partition_threshold (2048): when paged_attention declines. forbid_dense_fallback, "
-          "forbid_active_arrays: make these errors. What is None is read from the environment, else "
-          "has its default.\n\nRaises ValueError naming the option, UnsupportedError for low-bit "
-          "storage that this version lacks.")
-      .def_static("from_cache",
-                  [process](nb::handle entry, const nb::kwargs& options) {
-                    return paged_from_cache(process, entry, options);
-                  },
-                  "entry"_a, "options"_a, nb::rv_policy::take_ownership,
-                  nb::sig("def from_cache(entry: object, **options: object) -> PagedKVCache"),
-                  "A cache with a copy of the rows of another, ours or whatever has keys, values and "
-                  "offset. Options as of the constructor.")
+          "entry"_a, "options"_a, nb::rv_policy::take_ownership,
+          nb::sig("def from_cache(entry: object, **options: object) -> PagedKVCache"),
+          "A cache with a copy of the rows of another, ours or whatever has keys, values and "
+          "offset. Options as of the constructor.")
       .def("update_without_fetch", &update_without_fetch, "keys"_a, "values"_a,
            "phase"_a = "unknown",
            "Appends keys [B, H_kv, T, Dk] and values [B, H_kv, T, Dv] to the pages.\n\nRaises "
@@ -307,41 +320,56 @@ void add_paged(nb::module_& module, const Process& process) {
                    "kvik._types.ArrayLike, phase: str = 'unknown') -> tuple[kvik._types.Array, "
                    "kvik._types.Array]"),
            "The same, and returns a copy of all rows: O(offset).")
-      .def_prop_rw("state", [](PyPaged& held) { return export_pair(read_state(held), held.family); },
-                   [](PyPaged& held, nb::object state) { write_state(held, state); },
-                   nb::for_getter(nb::sig("def state(self) -> tuple[kvik._types.Array | None, "
-                                          "kvik._types.Array | None]")),
-                   nb::for_setter(nb::sig("def state(self, state: object, /) -> None")),
-                   nb::for_setter(nb::arg().none()),
-                   "(keys, values): a copy of the valid rows; (None, None) while empty. Setting "
-                   "replaces all rows; None or (None, None) empties the cache.")
-      .def_prop_rw("meta_state", [](PyPaged& held) {
-            return nb::tuple(nb::cast(locked(held, [](PagedKVCache& c) { return c.meta_state(); })));
-          }, [](PyPaged& held, nb::object meta) { write_meta_state(held, meta); },
-                   nb::for_getter(nb::sig("def meta_state(self) -> tuple[str, str, str]")),
-                   nb::for_setter(nb::sig("def meta_state(self, meta: object, /) -> None")),
-                   nb::for_setter(nb::arg().none()),
-                   "(block_size, num_blocks, offset) as strings. Without rows a plan of the state to "
-                   "come; with rows only the offset is taken, downwards. Raises ValueError for what "
-                   "does not fit; then nothing was changed.")
-      .def("reconfigure",
-           [](PyPaged& held, const nb::kwargs& given) {
-             const auto options = changed_options(
-                 locked(held, [](PagedKVCache& c) { return c.options(); }), given);
-             check(locked(held, [&](PagedKVCache& c) { return c.reconfigure(options); }));
-           },
-           "options"_a, nb::sig("def reconfigure(self, **options: object) -> None"),
-           "Takes the options of the constructor that are given; with rows, all but the block size. "
-           "Raises as the constructor; then nothing was changed.")
-      .def("paged_stats",
-           [](PyPaged& held) {
-             return dict_of(to_json(locked(held, [](PagedKVCache& c) { return c.paged_stats(); })));
-           },
-           "The counters as a dict; times in seconds, sizes in bytes, lengths in tokens.")
-      .def_prop_ro("paged_attention_last_bailout", &last_bailout,
-                   nb::sig("def paged_attention_last_bailout(self) -> dict[str, object] | None"),
-                   "The last call that was not served, or not as asked for: phase, reason, impl, and "
-                   "the numbers that decided.");
+      .def_prop_rw(
+          "state", [](PyPaged& held) { return export_pair(read_state(held), held.family); },
+          [](PyPaged& held, nb::object state) { write_state(held, state); },
+          nb::for_getter(nb::sig("def state(self) -> tuple[kvik._types.Array | None, "
+                                 "kvik._types.Array | None]")),
+          nb::for_setter(nb::sig("def state(self, state: object, /) -> None")),
+          nb::for_setter(nb::arg().none()),
+          "(keys, values): a copy of the valid rows; (None, None) while empty. Setting "
+          "replaces all rows; None or (None, None) empties the cache.")
+      .def_prop_rw(
+          "meta_state",
+          [](PyPaged& held) {
+            return nb::tuple(
+                nb::cast(locked(held, [](PagedKVCache& c) { return c.meta_state(); })));
+          },
+          [](PyPaged& held, nb::object meta) { write_meta_state(held, meta); },
+          nb::for_getter(nb::sig("def meta_state(self) -> tuple[str, str, str]")),
+          nb::for_setter(nb::sig("def meta_state(self, meta: object, /) -> None")),
+          nb::for_setter(nb::arg().none()),
+          "(block_size, num_blocks, offset) as strings. Without rows a plan of the state to "
+          "come; with rows only the offset is taken, downwards. Raises ValueError for what "
+          "does not fit; then nothing was changed.")
+      .def(
+          "reconfigure",
+          [](PyPaged& held, const nb::kwargs& given) {
+            const auto options =
+                changed_options(locked(held, [](PagedKVCache& c) { return c.options(); }), given);
+            check(locked(held, [&](PagedKVCache& c) -> Status {
+              if (!c.empty() && options.block_size != c.block_size()) {
+                return invalid_argument("the rows lie in blocks of " +
+                                        std::to_string(c.block_size()) +
+                                        " tokens; empty the cache to change block_size");
+              }
+              return c.reconfigure(options);
+            }));
+          },
+          "options"_a, nb::sig("def reconfigure(self, **options: object) -> None"),
+          "Takes the options of the constructor that are given; with rows, all but the block size. "
+          "Raises as the constructor; then nothing was changed.")
+      .def(
+          "paged_stats",
+          [](PyPaged& held) {
+            return dict_of(to_json(locked(held, [](PagedKVCache& c) { return c.paged_stats(); })));
+          },
+          "The counters as a dict; times in seconds, sizes in bytes, lengths in tokens.")
+      .def_prop_ro(
+          "paged_attention_last_bailout", &last_bailout,
+          nb::sig("def paged_attention_last_bailout(self) -> dict[str, object] | None"),
+          "The last call that was not served, or not as asked for: phase, reason, impl, and "
+          "the numbers that decided.");
   add_cache_members(cls);
   add_attention(cls, process);
   add_pages(cls);

@@ -86,7 +86,8 @@ int SharedBackend::num_threads() const {
 }
 
 void SharedBackend::forget_threads() {
-  // Left behind: its mutexes may be held by, and its destructor would wait for, threads that are gone.
+  // Left behind: its mutexes may be held by, and its destructor would wait for, threads that are
+  // gone.
   Threads* const old = threads_.release();
   threads_ = std::make_unique<Threads>();
   threads_->wanted = old->wanted;

@@ -13,17 +13,18 @@
 
 namespace kvik::python {
 
-// A back end whose threads start with the first call and can be replaced while caches hold it: results
-// do not depend on the number of threads. A child of os.fork() has none of its parent's threads and
-// starts its own. Threads: any; calls wait for each other.
+// A back end whose threads start with the first call and can be replaced while caches hold it:
+// results do not depend on the number of threads. A child of os.fork() has none of its parent's
+// threads and starts its own. Threads: any; calls wait for each other.
 class SharedBackend final : public Backend {
  public:
   // The number of threads is KVIK_NUM_THREADS, else that of the processors this process may use.
   SharedBackend();
   ~SharedBackend() override;
 
-  // Starts the threads if there are none; supports() does that too, so that a cache need not. Errors:
-  // as make_cpu_backend; invalid_argument for a KVIK_NUM_THREADS that is no number of threads.
+  // Starts the threads if there are none; supports() does that too, so that a cache need not.
+  // Errors: as make_cpu_backend; invalid_argument for a KVIK_NUM_THREADS that is no number of
+  // threads.
   Status start() const;
   // From the next call on. Errors: invalid_argument for a count below 1 or above 1024.
   Status set_num_threads(int num_threads);
