@@ -59,8 +59,8 @@ def load(path):
     """Imports the extension and checks that it fits the running MLX. Raises ExtensionError."""
     loader = importlib.machinery.ExtensionFileLoader(MODULE, str(path))
     spec = importlib.util.spec_from_file_location(MODULE, path, loader=loader)
-    module = importlib.util.module_from_spec(spec)
     try:
+        module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         built_for = ".".join(map(str, module.built_for))
         if built_for != mx.__version__ or module.running_with != mx.__version__:
