@@ -2,14 +2,17 @@
 //
 //   attention_decode_bench [--kv=16384] [--heads=32] [--kv-heads=8] [--dim=128] [--q=1]
 //   [--format=bf16]
-//                          [--threads=2] [--rounds=9] [--isa=avx2]
+//                          [--threads=2] [--rounds=9] [--isa=avx2] [--beside=bf16] [--mib=512]
 //
+// --beside: another format in the same rounds, in turns; packed formats take bf16 beside them.
+// --mib: memory that the layers fill at least, less than 512 where a slow encoder must fill them.
 // The cache rotates over enough layers (at least 4 and 512 MiB) that rows come from DRAM. Each
 // round measures the read rate before and after, and divides by their mean.
 #include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "bench/harness.h"
 #include "kvik/attention/reference.h"
@@ -23,6 +26,7 @@ namespace {
 struct Config {
   int kv_len, num_heads, num_kv_heads, head_dim, q_len, num_threads, rounds;
   KvFormat format;
+  int64_t min_bytes;
 };
 
 // A cache of identical layers with one sequence of kv_len random tokens.
@@ -36,8 +40,7 @@ FilledCache fill(const Config& c, const std::shared_ptr<Backend>& backend) {
   PagedCacheOptions options;
   options.spec = {c.num_kv_heads, c.head_dim, c.head_dim, {c.format}};
   const int64_t layer_bytes = token_bytes(options.spec) * c.kv_len;
-  const int num_layers =
-      static_cast<int>(std::max<int64_t>(4, (int64_t{512} << 20) / layer_bytes + 1));
+  const int num_layers = static_cast<int>(std::max<int64_t>(4, c.min_bytes / layer_bytes + 1));
   options.spec.layers.assign(static_cast<size_t>(num_layers), c.format);
   options.max_blocks = c.kv_len / options.block_size + 2;
   PagedCache cache = PagedCache::create(options, backend).value();
@@ -119,6 +122,9 @@ int main_of(int argc, char** argv) {
     return 2;
   }
   c.format = format.value();
+  c.min_bytes = int64_t{int_option(argc, argv, "mib", 512)} << 20;
+  const bool packs = is_packed(c.format.k) || is_packed(c.format.v);
+  const std::string beside_name = text_option(argc, argv, "beside", packs ? "bf16" : "");
   CpuBackendOptions options;
   options.num_threads = c.num_threads;
   options.pin_threads = true;
@@ -129,6 +135,14 @@ int main_of(int argc, char** argv) {
   const std::shared_ptr<Backend> backend = make_cpu_backend(options).value();
   FilledCache filled = fill(c, backend);
   Decode decode(c, filled);
+  std::optional<FilledCache> beside_filled;
+  std::optional<Decode> beside;
+  if (!beside_name.empty()) {
+    Config other = c;
+    other.format = parse_kv_format(beside_name).value();
+    beside_filled.emplace(fill(other, backend));
+    beside.emplace(other, *beside_filled);
+  }
 
   decode.run(*backend, 0);
   const double error = decode.error();
@@ -144,18 +158,24 @@ int main_of(int argc, char** argv) {
   ReadRate read_rate(team, stream);
   const double bytes =
       static_cast<double>(c.kv_len) * static_cast<double>(token_bytes(filled.cache.spec()));
-  std::vector<double> rates, shares, times;
+  std::vector<double> rates, shares, times, beside_times, ratios;
   for (int round = 0; round < c.rounds; ++round) {
     const double before = read_rate.measure();
     const double start = seconds_now();
     for (int layer = 0; layer < filled.num_layers; ++layer) decode.run(*backend, layer);
     const double seconds = seconds_now() - start;
     const double rate = (before + read_rate.measure()) / 2;
+    if (beside) {
+      const double beside_start = seconds_now();
+      for (int layer = 0; layer < beside_filled->num_layers; ++layer) beside->run(*backend, layer);
+      beside_times.push_back((seconds_now() - beside_start) / beside_filled->num_layers * 1e3);
+      ratios.push_back(beside_times.back() / (seconds / filled.num_layers * 1e3));
+    }
     times.push_back(seconds / filled.num_layers * 1e3);
     rates.push_back(rate);
     shares.push_back(bytes / seconds / 1e9 / rate);
   }
-  const nlohmann::json report = {
+  nlohmann::json report = {
       {"benchmark", "attention_decode"},
       {"cpu", describe(options.features)},
       {"backend", backend->name()},
@@ -174,6 +194,11 @@ int main_of(int argc, char** argv) {
       {"kv_gb_s", bytes / filled.num_layers / median(times) / 1e6},
       {"share_of_read_rate", summary(shares)},
   };
+  if (beside) {
+    report["beside"] = {{"format", beside_name},
+                        {"ms_per_layer", summary(beside_times)},
+                        {"times_faster", summary(ratios)}};
+  }
   std::cout << report.dump(2) << std::endl;
   return 0;
 }

@@ -15,7 +15,19 @@ namespace {
 struct BenchOptions {
   std::string model, output;
   std::vector<int> prompts{512}, generations{128}, depths{0}, threads{num_usable_processors()};
-  std::vector<std::string> types_k{"f16"}, types_v{"f16"};
+  std::vector<std::string> types_k{"f16"}, types_v{"f16"}, pairs;
+
+  // Pairs if there are any, else each type of keys with each of values.
+  std::vector<std::pair<std::string, std::string>> formats() const {
+    std::vector<std::pair<std::string, std::string>> all;
+    for (const std::string& pair : pairs) all.push_back(split_pair(pair));
+    if (!all.empty()) return all;
+    for (const std::string& k : types_k) {
+      for (const std::string& v : types_v) all.emplace_back(k, v);
+    }
+    return all;
+  }
+
   int batch = 512;
   int repetitions = 5;
   bool no_warmup = false;
@@ -234,10 +246,8 @@ int bench(const BenchOptions& options) {
     Result<std::unique_ptr<ModelRunner>> created = ModelRunner::create(*model, runner_options);
     if (!created.ok()) return fail(created.status());
     const std::shared_ptr<ModelRunner> runner = std::move(created).value();
-    for (const std::string& type_k : options.types_k) {
-      for (const std::string& type_v : options.types_v) {
-        if (Status status = bench.run(runner, type_k, type_v); !status.ok()) return fail(status);
-      }
+    for (const auto& [type_k, type_v] : options.formats()) {
+      if (Status status = bench.run(runner, type_k, type_v); !status.ok()) return fail(status);
     }
   }
   return bench.finish();
@@ -264,15 +274,20 @@ Command add_bench(CLI::App& program) {
   add_list(*command, "-d,--n-depth", options->depths, 0, 1 << 24,
            "Tokens in the cache before the test");
   add_list(*command, "-t,--threads", options->threads, 1, 1024, "Threads");
-  for (auto& [name, list, what] :
-       {std::tuple{"--cache-type-k", &options->types_k, "How keys are stored (also -ctk)"},
-        {"--cache-type-v", &options->types_v, "How values are stored (also -ctv)"}}) {
-    command->add_option(name, *list, what)
+  const auto add_types = [&](const char* name, std::vector<std::string>& list, const char* what,
+                             const CLI::Validator& validator) {
+    return command->add_option(name, list, what)
         ->delimiter(',')
         ->allow_extra_args(false)
-        ->check(kv_type())
+        ->transform(validator)
         ->capture_default_str();
-  }
+  };
+  CLI::Option* const types_k =
+      add_types("--cache-type-k", options->types_k, "How keys are stored (also -ctk)", key_type());
+  CLI::Option* const types_v = add_types("--cache-type-v", options->types_v,
+                                         "How values are stored (also -ctv)", value_type());
+  add_types("--kv", options->pairs, "Both at once, like f16,tcq4:tcq3", kv_pair())
+      ->excludes(types_k, types_v);
   command->add_option("-b,--batch-size", options->batch, "Most tokens computed at once")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

@@ -62,6 +62,7 @@ int usage_error(std::string_view text) {
   return kUsage;
 }
 void warn(std::string_view text) { message("\x1b[33m", "warning: ", text); }
+void note(std::string_view text) { message("", "", text); }
 
 bool stdin_is_terminal() { return isatty(STDIN_FILENO) == 1; }
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }

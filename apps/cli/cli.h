@@ -23,6 +23,7 @@ int fail(std::string_view message);
 int fail(const Status& status);
 int usage_error(std::string_view message);
 void warn(std::string_view message);
+void note(std::string_view message);
 
 // Whether the stream is a terminal; colour also obeys NO_COLOR and TERM=dumb.
 bool stdin_is_terminal();

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <tuple>
+#include <utility>
 
 #include "commands.h"
 #include "kvik/cache/size_prediction.h"
@@ -124,6 +126,23 @@ Result<KvRow> predict(const Model& model, const InspectOptions& options, const K
   return row;
 }
 
+// What can hold this model's keys and values: every code on both sides, TurboQuant's in pairs.
+std::vector<KvFormat> listed_formats(const ModelInfo& info) {
+  std::vector<KvFormat> formats;
+  for (const KvCode code : all_kv_codes()) {
+    if (stores_keys(code) && stores_values(code)) formats.push_back({code, code});
+  }
+  formats.insert(formats.end(), {{KvCode::tqk_q8_0, KvCode::tqv_q8_0},
+                                 {KvCode::tqk_q5_0, KvCode::tqv_q5_0},
+                                 {KvCode::tqk_q4_0, KvCode::tqv_q4_0},
+                                 {KvCode::tqk_int2, KvCode::tqv_q2_0}});
+  std::erase_if(formats, [&](const KvFormat& format) {
+    return !check_keys(format.k, info.head_dim_k).ok() ||
+           !check_values(format.v, info.head_dim_v).ok();
+  });
+  return formats;
+}
+
 Result<KvTable> predict_all(const Model& model, const InspectOptions& options) {
   KvTable table;
   table.context = options.context > 0 ? options.context : model.info().context_length;
@@ -139,8 +158,8 @@ Result<KvTable> predict_all(const Model& model, const InspectOptions& options) {
   }
   std::vector<std::pair<std::string, std::string>> types;
   if (options.type_k.empty() && options.type_v.empty()) {
-    for (const KvCode code : all_kv_codes()) {
-      types.emplace_back(kv_code_name(code), kv_code_name(code));
+    for (const KvFormat format : listed_formats(model.info())) {
+      types.emplace_back(kv_code_name(format.k), kv_code_name(format.v));
     }
   } else {
     types.emplace_back(options.type_k.empty() ? "f16" : options.type_k,
@@ -224,17 +243,17 @@ std::string file_text(const InspectOptions& options, const GgufFile& file) {
 std::string kv_text(const InspectOptions& options, const KvTable& table) {
   std::string text = format(
       "\nKey-value cache: %d tokens of a context of %d (%d at once in batches of %d, then one by "
-      "one), %s, blocks of %d\n  %-10s %16s %20s\n",
+      "one), %s, blocks of %d\n  %-18s %16s %20s\n",
       table.tokens, table.context, table.prompt_tokens, options.batch, options.layout.c_str(),
       options.block_size, "type", "bytes per token", "committed bytes");
   for (const KvRow& row : table.rows) {
     const std::string type = row.type_k == row.type_v ? row.type_k : row.type_k + ":" + row.type_v;
-    text += format("  %-10s %16lld %20lld  (%s)\n", type.c_str(),
+    text += format("  %-18s %16lld %20lld  (%s)\n", type.c_str(),
                    static_cast<long long>(row.bytes_per_token),
                    static_cast<long long>(row.size.committed_bytes),
                    bytes_text(row.size.committed_bytes).c_str());
     if (row.growing_bytes_per_token == row.bytes_per_token) continue;
-    text += format("  %-10s %16lld of these where the text is longer than the windows\n", "",
+    text += format("  %-18s %16lld of these where the text is longer than the windows\n", "",
                    static_cast<long long>(row.growing_bytes_per_token));
   }
   return text;
@@ -283,10 +302,21 @@ Command add_inspect(CLI::App& program) {
   add_count("--prompt-tokens", options->prompt_tokens, 0,
             "Of these, read at once, the rest one by one; 0: all");
   add_count("-b,--batch-size", options->batch, 1, "Most tokens computed at once");
-  command->add_option("--cache-type-k", options->type_k, "Only this type of keys (also -ctk)")
-      ->check(kv_type());
-  command->add_option("--cache-type-v", options->type_v, "Only this type of values (also -ctv)")
-      ->check(kv_type());
+  CLI::Option* const type_k =
+      command->add_option("--cache-type-k", options->type_k, "Only this type of keys (also -ctk)")
+          ->transform(key_type());
+  CLI::Option* const type_v =
+      command->add_option("--cache-type-v", options->type_v, "Only this type of values (also -ctv)")
+          ->transform(value_type());
+  command
+      ->add_option_function<std::string>(
+          "--kv",
+          [options](const std::string& pair) {
+            std::tie(options->type_k, options->type_v) = split_pair(pair);
+          },
+          "Only these, like tcq4:tcq3")
+      ->transform(kv_pair())
+      ->excludes(type_k, type_v);
   command->add_option("--kv-layout", options->layout, "How the cache lies in memory")
       ->check(CLI::IsMember({"paged", "contiguous"}))
       ->capture_default_str();

@@ -28,9 +28,13 @@ void add_output_option(CLI::App& command, std::string& output, std::vector<std::
 
 void add_model_option(CLI::App& command, std::string& path);
 
-// Accepts the names of KV codes.
-const CLI::Validator& kv_type();
-// -ctk, -ctv: parsed to names that are known.
+// Accept the names of kv_names.h and replace them by ours; what a foreign name became is said on
+// stderr.
+const CLI::Validator& key_type();
+const CLI::Validator& value_type();
+const CLI::Validator& kv_pair();  // "K:V"
+std::pair<std::string, std::string> split_pair(const std::string& pair);
+// -ctk, -ctv and --kv: names of ours after parsing.
 void add_kv_type_options(CLI::App& command, std::string& type_k, std::string& type_v);
 KvFormat kv_format(const std::string& type_k, const std::string& type_v);
 

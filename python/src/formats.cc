@@ -31,7 +31,7 @@ using PackedRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::dev
 struct Format {
   std::string name;
   std::optional<DType> plain;
-  PackedCode packed = PackedCode::q8;  // unless plain
+  KvCode packed = KvCode::q8;  // unless plain
 
   bool is_rotated() const { return !plain && kvik::is_rotated(packed); }
   bool keys() const { return plain || stores_keys(packed); }
@@ -57,8 +57,8 @@ std::vector<Format> all_formats() {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     formats.push_back({std::string(dtype_name(dtype)), dtype});
   }
-  for (const PackedCode code : all_packed_codes()) {
-    formats.push_back({std::string(packed_code_name(code)), std::nullopt, code});
+  for (const KvCode code : all_packed_codes()) {
+    formats.push_back({std::string(kv_code_name(code)), std::nullopt, code});
   }
   return formats;
 }

@@ -148,7 +148,7 @@ void read_quantization_variables(PagedKVCacheOptions& options) {
   auto mode = text_of(variables::kKvQuant);
   if (!mode) mode = text_of(variables::kKvQuantShort);
   if (mode) {
-    const std::optional<PackedCode> code = take(parse_kv_quant_mode(*mode));
+    const std::optional<KvCode> code = take(parse_kv_quant_mode(*mode));
     if (code) options.kv_quant = KvQuantConfig{code};
   }
   if (take(flag_of(variables::kTurboQuant)).value_or(false)) {

@@ -1,4 +1,4 @@
-"""tests/golden/cache_contract through Python: recorded answers of stock caches, and the numbers of the
+"""tests/golden/cache_contract through Python: recorded answers, and the numbers of the
 contract."""
 
 from __future__ import annotations

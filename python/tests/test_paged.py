@@ -1,4 +1,4 @@
-"""What the paged cache has beyond the others: blocks, growth, pages, phases, attention, statistics."""
+"""What the paged cache has beyond the others: blocks, growth, pages, attention, statistics."""
 
 from __future__ import annotations
 

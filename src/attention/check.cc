@@ -104,7 +104,7 @@ Status check_storage(std::string_view name, const KvView& view, const std::byte*
                      std::array<int64_t, 2> stride, int64_t tile, int64_t row, KvCode code) {
   const bool tiles = view.layout == KvLayout::tiles;
   const int64_t unit = tiles ? view.block_size / kTileTokens * tile : row;
-  const int64_t multiple = tiles ? kLineBytes : kv_code_bytes(code);
+  const int64_t multiple = tiles ? tile_alignment(code) : kv_code_bytes(code);
   if (Status s = check_stride(name, "head", stride[1], unit, multiple, view.num_kv_heads);
       !s.ok()) {
     return s;
@@ -194,16 +194,40 @@ Status check_shape(const KvView& view, int64_t num_heads, int64_t head_dim_k, in
   return {};
 }
 
+// Of plain codes, the only ones in rows.
+int64_t row_bytes(KvCode code, int head_dim) {
+  return is_packed(code) ? 0 : head_dim * kv_code_bytes(code);
+}
+
+// Codes that the layout, the head dims and the side do not allow.
+Status check_format(const KvView& view) {
+  const KvFormat format = view.format;
+  if (view.layout == KvLayout::rows && (is_packed(format.k) || is_packed(format.v))) {
+    return unsupported("row-major storage holds f32, f16 and bf16 only; " +
+                       std::string(kv_code_name(is_packed(format.k) ? format.k : format.v)) +
+                       " lives in tiles (store it in a cache)");
+  }
+  if (Status s = check_keys(format.k, view.head_dim_k); !s.ok()) return s;
+  if (Status s = check_values(format.v, view.head_dim_v); !s.ok()) return s;
+  if (is_rotated(format.k) && view.key_transform == nullptr) {
+    return invalid_argument(std::string(kv_code_name(format.k)) +
+                            " keys are stored rotated, and key_transform is null; take the view of "
+                            "a cache, or set rotated_keys(head_dim_k)");
+  }
+  return {};
+}
+
 Status check_view(const KvView& view) {
+  if (Status s = check_format(view); !s.ok()) return s;
   if (Status s = check_storage("k", view, view.k, view.k_stride,
                                tile_bytes_k(view.format.k, view.head_dim_k),
-                               view.head_dim_k * kv_code_bytes(view.format.k), view.format.k);
+                               row_bytes(view.format.k, view.head_dim_k), view.format.k);
       !s.ok()) {
     return s;
   }
   if (Status s = check_storage("v", view, view.v, view.v_stride,
                                tile_bytes_v(view.format.v, view.head_dim_v),
-                               view.head_dim_v * kv_code_bytes(view.format.v), view.format.v);
+                               row_bytes(view.format.v, view.head_dim_v), view.format.v);
       !s.ok()) {
     return s;
   }
@@ -228,6 +252,14 @@ Status check_segments(const AttentionCall& call) {
       s = invalid_argument("num_kv_heads differs from that of the first segment");
     }
     if (s.ok()) s = check_view(segment.view);
+    if (s.ok() && is_rotated(segment.view.format.v) != is_rotated(call.segments[0].view.format.v)) {
+      s = unsupported("its values are stored as " +
+                      std::string(kv_code_name(segment.view.format.v)) +
+                      ", those of the first segment as " +
+                      std::string(kv_code_name(call.segments[0].view.format.v)) +
+                      "; values of one call are all rotated or all not (attend apart and merge by "
+                      "the log-sum-exps)");
+    }
     if (s.ok()) s = check_sequences(segment.view, call.num_seqs());
     if (s.ok() && (segment.begin < 0 || segment.end < segment.begin)) {
       s = invalid_argument("begin " + num(segment.begin) + " and end " + num(segment.end) +

@@ -20,10 +20,18 @@ float element(const ConstTensorView& t, int64_t i, int64_t j, int64_t d) {
   return t.dtype == DType::f16 ? f16_to_f32(bits) : bf16_to_f32(bits);
 }
 
-// K and V of one position, as floats.
+// K and V of one position, as floats. V and, without frames, K are rotated back where the format
+// rotates, so that nothing below knows of rotations.
 struct Row {
   std::vector<float> k, v;
 };
+
+// Whether queries must be prepared for the rows as they are stored; the format's own rotation is
+// taken out of the keys instead.
+bool prepares_queries(const KvView& view) {
+  return view.key_transform != nullptr &&
+         !(is_rotated(view.format.k) && view.key_transform == rotated_keys(view.head_dim_k));
+}
 
 Row read_row(const KvView& view, int seq, int head, int64_t position) {
   const auto b = static_cast<size_t>(seq);
@@ -51,7 +59,8 @@ Row read_row(const KvView& view, int seq, int head, int64_t position) {
       view.page_ids[static_cast<size_t>(view.page_indptr[b] + i / view.block_size)];
   const int64_t tile = i % view.block_size / kTileTokens;
   const int slot = static_cast<int>(i % kTileTokens);
-  decode_k_row(view.format.k, k_tile(view, page, tile, head), slot, row.k.data(), view.head_dim_k);
+  (prepares_queries(view) ? decode_stored_k_row : decode_k_row)(
+      view.format.k, k_tile(view, page, tile, head), slot, row.k.data(), view.head_dim_k);
   decode_v_row(view.format.v, v_tile(view, page, tile, head), slot, row.v.data(), view.head_dim_v);
   return row;
 }
@@ -62,7 +71,8 @@ double dot(const KvView& view, const std::vector<float>& query, int head, int64_
   const size_t head_dim = query.size();
   std::vector<float> prepared = query;
   double sum = 0;
-  if (const KeyTransform* transform = view.key_transform) {
+  if (prepares_queries(view)) {
+    const KeyTransform* const transform = view.key_transform;
     const int64_t begin = transform->frame > 0 ? position / transform->frame * transform->frame : 0;
     sum = transform->prepare(transform->state, head, begin, query.data(), prepared.data());
   }

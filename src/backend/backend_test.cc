@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <functional>
+#include <optional>
 
+#include "kvik/attention/reference.h"
 #include "kvik/backend/cpu_backend.h"
 #include "support/attention_case.h"
 
@@ -39,6 +41,70 @@ class Door : public testing::Test {
   AttentionCall call_;
   std::shared_ptr<Backend> backend_ = make_cpu_backend({}).value();
 };
+
+// Doors of packed formats: another storage of the same rows.
+class PackedDoor : public Door {
+ protected:
+  void store_as(KvFormat format) {
+    TiledOptions options;
+    options.format = format;
+    packed_.emplace(kShape, std::vector{random_rows(1, 40, kShape), random_rows(2, 17, kShape)},
+                    options);
+    segment_.view = packed_->view();
+  }
+  std::optional<TiledKv> packed_;
+};
+
+TEST_F(PackedDoor, LetsFormatsThroughThatStoreTheSideAndHeadDim) {
+  for (const KvFormat format : {KvFormat{KvCode::tqk_int2, KvCode::tcq3},
+                                {KvCode::tq4, KvCode::q6},
+                                {KvCode::q8, KvCode::f16}}) {
+    store_as(format);
+    EXPECT_TRUE(attend(*backend_, call_).ok());
+  }
+}
+TEST_F(PackedDoor, RefusesValueFormatsForKeysAndKeyFormatsForValues) {
+  segment_.view.format.k = KvCode::tqv_q4_0;
+  expect_refused("tqv_q4_0 stores values only; q8, q6, q4, tqk_q8_0");
+  segment_.view.format = {KvCode::f16, KvCode::tqk_q4_0};
+  expect_refused("tqk_q4_0 stores keys only; q8, q6, q4, tq8");
+}
+TEST_F(PackedDoor, RefusesHeadDimsAndSaysWhatStoresThem) {
+  segment_.view.format.v = KvCode::tqv_q4_0;
+  expect_refused("tqv_q4_0 stores multiples of 32 from 32 to 576, and head_dim is 48; q8, q6, q4");
+}
+TEST_F(PackedDoor, RefusesRotatedKeysWithoutTheirTransform) {
+  store_as({KvCode::tq8, KvCode::f16});
+  segment_.view.key_transform = nullptr;
+  expect_refused("tq8 keys are stored rotated, and key_transform is null");
+}
+TEST_F(PackedDoor, RefusesPackedRowsOutsideTiles) {
+  segment_.view.layout = KvLayout::rows;
+  segment_.view.format.v = KvCode::q8;
+  expect_refused("q8 lives in tiles", StatusCode::unsupported);
+}
+TEST_F(PackedDoor, RefusesSegmentsOfWhichSomeRotateTheirValues) {
+  store_as({KvCode::f16, KvCode::tq4});
+  Segment plain{.view = kv_.view()};
+  segment_.end = 16;
+  plain.begin = 16;
+  const std::vector<Segment> both = {segment_, plain};
+  call_.segments = both;
+  expect_refused("segment 1: its values are stored as f16, those of the first segment as tq4",
+                 StatusCode::unsupported);
+}
+TEST_F(PackedDoor, JoinsSegmentsOfRotatedValuesInOtherFormats) {
+  store_as({KvCode::f16, KvCode::tq4});
+  Segment first = segment_;
+  first.end = 16;
+  TiledOptions options;
+  options.format = {KvCode::tq8, KvCode::tcq4};
+  TiledKv rest_kv(kShape, {random_rows(1, 40, kShape), random_rows(2, 17, kShape)}, options);
+  const std::vector<Segment> both = {first, {.view = rest_kv.view(), .begin = 16}};
+  call_.segments = both;
+  ASSERT_TRUE(attend(*backend_, call_).ok());
+  EXPECT_LE(max_difference(outputs_.out, reference_attention(call_)->out), 1e-5);
+}
 
 TEST_F(Door, LetsAGoodCallThrough) { EXPECT_TRUE(attend(*backend_, call_).ok()); }
 

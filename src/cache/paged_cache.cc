@@ -156,6 +156,7 @@ MutableKvView CacheCore::layer_view(int layer) const {
   view.k_stride = {pool->page_bytes(2 * layer), tiles * tile_bytes_k(format.k, spec.head_dim_k)};
   view.v_stride = {pool->page_bytes(2 * layer + 1),
                    tiles * tile_bytes_v(format.v, spec.head_dim_v)};
+  if (is_rotated(format.k)) view.key_transform = rotated_keys(spec.head_dim_k);
   return view;
 }
 

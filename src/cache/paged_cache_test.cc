@@ -507,10 +507,10 @@ TEST(ContiguousCache, IsTheIdentityTableOverTheSameTiles) {
 // ---- paged = contiguous = forked, to the bit, through attention
 // -------------------------------------------
 
-class CacheParity : public testing::Test {
+class CacheParity : public testing::TestWithParam<KvFormat> {
  protected:
   static constexpr int kTokens = 150;
-  const KvSpec spec_{3, 32, 48, {{KvCode::bf16, KvCode::f16}}};
+  const KvSpec spec_{3, 32, 48, {GetParam()}};
   const test::SequenceRows rows_ = test::random_rows(11, kTokens, {3, 32, 48});
 
   template <class Cache>
@@ -545,7 +545,7 @@ class CacheParity : public testing::Test {
   }
 };
 
-TEST_F(CacheParity, PagedEqualsContiguousEqualsForked) {
+TEST_P(CacheParity, PagedEqualsContiguousEqualsForked) {
   ContiguousCache contiguous = ContiguousCache::create({spec_, 1000}, backend()).value();
   AppendPlan whole = contiguous.reserve(kTokens).value();
   write(contiguous, whole, 0);
@@ -571,6 +571,73 @@ TEST_F(CacheParity, PagedEqualsContiguousEqualsForked) {
     EXPECT_TRUE(read(paged, fork).same_bits(expected)) << "forked, " << block_size;
     EXPECT_TRUE(read(paged, s).same_bits(expected));
   }
+}
+
+// The attention of a cache is that of its decoded rows.
+TEST_P(CacheParity, AttendsToWhatItsRowsDecodeTo) {
+  PagedCacheOptions options;
+  options.spec = spec_;
+  PagedCache paged = PagedCache::create(options, backend()).value();
+  Sequence s = paged.new_sequence();
+  ASSERT_TRUE(append(paged, s, 0, kTokens).ok());
+  test::SequenceRows decoded = rows_;
+  const MutableKvView view = paged.raw_view(0);
+  for (int t = 0; t < kTokens; ++t) {
+    for (int h = 0; h < 3; ++h) {
+      const int page = s.table().page(t / 16);
+      decode_k_row(view.format.k, k_tile(view, page, 0, h), t % 16,
+                   decoded.k.data() + (t * 3 + h) * 32, 32);
+      decode_v_row(view.format.v, v_tile(view, page, 0, h), t % 16,
+                   decoded.v.data() + (t * 3 + h) * 48, 48);
+    }
+  }
+  test::TiledOptions plain;
+  plain.format = {KvCode::f32, KvCode::f32};
+  test::TiledKv kv({3, 32, 48}, {decoded}, plain);
+  const test::Outputs expected = attend_to(kv.view());
+  const test::Outputs got = read(paged, s);
+  EXPECT_LE(test::max_difference(got.out, expected.out), 1e-5);
+  EXPECT_LE(test::max_difference(got.lse, expected.lse), 2e-5);
+}
+
+// A refused row leaves lengths, and what is stored is read as before.
+TEST_P(CacheParity, RefusesRowsThatItsFormatCannotStore) {
+  if (!is_packed(GetParam().k)) return;
+  PagedCacheOptions options;
+  options.spec = spec_;
+  PagedCache paged = PagedCache::create(options, backend()).value();
+  Sequence s = paged.new_sequence();
+  ASSERT_TRUE(append(paged, s, 0, 21).ok());
+  const test::Outputs before = read(paged, s);
+  const AppendRequest request{&s, 2};
+  AppendPlan plan = paged.reserve({&request, 1}).value();
+  std::vector<float> k(rows_.k.begin(), rows_.k.begin() + 2 * 3 * 32);
+  k[3 * 32 + 5] = NAN;  // of the second token
+  paged.write(plan, 0, {k.data(), DType::f32, {2, 3, 32}},
+              {rows_.v.data(), DType::f32, {2, 3, 48}});
+  const Status status = paged.commit(std::move(plan));
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_THAT(status.message(), HasSubstr("token 1 (position 22) holds a value"));
+  EXPECT_EQ(s.num_cached(), 21);
+  EXPECT_TRUE(read(paged, s).same_bits(before));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats, CacheParity,
+    testing::Values(KvFormat{KvCode::bf16, KvCode::f16}, KvFormat{KvCode::q8, KvCode::q8},
+                    KvFormat{KvCode::q4, KvCode::q6}, KvFormat{KvCode::tqk_q4_0, KvCode::tq8},
+                    KvFormat{KvCode::tq4, KvCode::tq2}, KvFormat{KvCode::tcq4, KvCode::tcq3}),
+    [](const auto& test) {
+      return std::string(kv_code_name(test.param.k)) + "_" +
+             std::string(kv_code_name(test.param.v));
+    });
+
+TEST(PagedCachePacked, ChecksFormatsWhenItIsMade) {
+  PagedCacheOptions options;
+  options.spec = {2, 64, 80, {{KvCode::tq4, KvCode::tq4}, {KvCode::tq4, KvCode::tqv_q4_0}}};
+  const Status status = PagedCache::create(options, backend()).status();
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_THAT(status.message(), HasSubstr("values of layer 1: tqv_q4_0 stores multiples of 32"));
 }
 
 // ---- sets

@@ -52,7 +52,10 @@ PagedCacheOptions options_of(KvFormat format, int num_layers) {
 }
 
 TEST(SizePrediction, EqualsACacheThatTookAPromptAndThenSingleTokens) {
-  for (const KvFormat format : {KvFormat{KvCode::f16, KvCode::f16}, {KvCode::f32, KvCode::bf16}}) {
+  for (const KvFormat format : {KvFormat{KvCode::f16, KvCode::f16},
+                                {KvCode::f32, KvCode::bf16},
+                                {KvCode::tqk_q4_0, KvCode::tqv_q3_0},
+                                {KvCode::tcq3, KvCode::q8}}) {
     expect_predicted(options_of(format, 3), {{2, 512}, {1, 77}, {900, 1}});
   }
 }

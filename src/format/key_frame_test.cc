@@ -130,15 +130,15 @@ TEST(KeyFrame, CentreAndDiagonalShrinkTheErrorOfScores) {
     const auto begin = static_cast<double>(frame_begin(c.frame, position));
     key = turned(key, begin, c.frequencies, c.frame.pairs);
     const Row query = test::bell(seed + 500, 128);
-    std::vector<std::byte> packed(static_cast<size_t>(packed_row_bytes(PackedCode::tcq3, 128)));
+    std::vector<std::byte> packed(static_cast<size_t>(packed_row_bytes(KvCode::tcq3, 128)));
     Row row(128), prepared(128), back(128);
     frame_key(c.frame, position, key, row);
-    ASSERT_TRUE(encode_row(PackedCode::tcq3, row, packed));
-    decode_stored_row(PackedCode::tcq3, packed, back);
+    ASSERT_TRUE(encode_row(KvCode::tcq3, row, packed));
+    decode_stored_row(KvCode::tcq3, packed, back);
     const float added = prepare_query(c.frame, frame_begin(c.frame, position), query, prepared);
     framed_error += std::pow(dot(prepared, back) + added - dot(query, key), 2);
-    ASSERT_TRUE(encode_row(PackedCode::tcq3, key, packed));
-    decode_row(PackedCode::tcq3, packed, back);
+    ASSERT_TRUE(encode_row(KvCode::tcq3, key, packed));
+    decode_row(KvCode::tcq3, packed, back);
     plain_error += std::pow(dot(query, back) - dot(query, key), 2);
   }
   EXPECT_LT(framed_error, 0.2 * plain_error);

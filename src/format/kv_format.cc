@@ -2,23 +2,33 @@
 
 #include <array>
 
+#include "format/packed_traits.h"
 #include "kvik/core/checked_math.h"
 #include "kvik/format/tile.h"
 
 namespace kvik {
 namespace {
 
-constexpr std::array kCodes = {KvCode::f32, KvCode::f16, KvCode::bf16};
+constexpr std::array kCodes = {
+    KvCode::f32,      KvCode::f16,      KvCode::bf16,      KvCode::q8,       KvCode::q6,
+    KvCode::q4,       KvCode::tqk_q8_0, KvCode::tqk_uint8, KvCode::tqk_q5_0, KvCode::tqk_q4_0,
+    KvCode::tqk_int2, KvCode::tqv_q2_0, KvCode::tqv_q3_0,  KvCode::tqv_q4_0, KvCode::tqv_q5_0,
+    KvCode::tqv_q8_0, KvCode::tq8,      KvCode::tq4,       KvCode::tq3,      KvCode::tq2,
+    KvCode::tcq4,     KvCode::tcq3,     KvCode::tcq2,
+};
+constexpr size_t kNumPlain = 3;
 
+// Those of packed formats are checked with the layer's codes.
 Status check_head_dim(const char* name, int head_dim) {
   if (head_dim >= 0 && head_dim <= kMaxHeadDim) return {};
   return invalid_argument(std::string(name) + " is " + std::to_string(head_dim) +
-                          "; plain formats store 0 to " + std::to_string(kMaxHeadDim));
+                          "; formats store 0 to " + std::to_string(kMaxHeadDim));
 }
 
 }  // namespace
 
 std::span<const KvCode> all_kv_codes() { return kCodes; }
+std::span<const KvCode> all_packed_codes() { return std::span(kCodes).subspan(kNumPlain); }
 
 std::string_view kv_code_name(KvCode code) {
   switch (code) {
@@ -28,8 +38,9 @@ std::string_view kv_code_name(KvCode code) {
       return "f16";
     case KvCode::bf16:
       return "bf16";
+    default:
+      return internal::traits_of(code).name;
   }
-  return "unknown";
 }
 
 Result<KvCode> parse_kv_code(std::string_view name) {
@@ -76,6 +87,15 @@ Status check(const KvSpec& spec) {
                         static_cast<int64_t>(spec.layers.size())})) {
     return invalid_argument("num_kv_heads " + std::to_string(spec.num_kv_heads) +
                             " times layers overflows the size of a token");
+  }
+  for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
+    const KvFormat format = spec.layers[layer];
+    if (Status status = check_keys(format.k, spec.head_dim_k); !status.ok()) {
+      return invalid_argument("keys of layer " + std::to_string(layer) + ": " + status.message());
+    }
+    if (Status status = check_values(format.v, spec.head_dim_v); !status.ok()) {
+      return invalid_argument("values of layer " + std::to_string(layer) + ": " + status.message());
+    }
   }
   return {};
 }

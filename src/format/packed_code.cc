@@ -1,6 +1,5 @@
 #include "kvik/format/packed_code.h"
 
-#include <array>
 #include <string>
 
 #include "format/packed_traits.h"
@@ -14,20 +13,13 @@ using internal::PackedFamily;
 using internal::PackedTraits;
 using internal::traits_of;
 
-constexpr std::array kCodes = {
-    PackedCode::q8,        PackedCode::q6,       PackedCode::q4,       PackedCode::tqk_q8_0,
-    PackedCode::tqk_uint8, PackedCode::tqk_q5_0, PackedCode::tqk_q4_0, PackedCode::tqk_int2,
-    PackedCode::tqv_q2_0,  PackedCode::tqv_q3_0, PackedCode::tqv_q4_0, PackedCode::tqv_q5_0,
-    PackedCode::tqv_q8_0,  PackedCode::tq8,      PackedCode::tq4,      PackedCode::tq3,
-    PackedCode::tq2,       PackedCode::tcq4,     PackedCode::tcq3,     PackedCode::tcq2,
-};
-
 // The head dims a code takes: multiples of `step` from `least` to `most`.
 struct HeadDims {
   int step, least, most;
 };
 
-HeadDims head_dims_of(PackedCode code) {
+HeadDims head_dims_of(KvCode code) {
+  if (!is_packed(code)) return {1, 0, kMaxHeadDim};
   const PackedTraits traits = traits_of(code);
   switch (traits.family) {
     case PackedFamily::kv_quant: {
@@ -45,7 +37,7 @@ HeadDims head_dims_of(PackedCode code) {
   return {1, 1, 0};
 }
 
-bool takes(PackedCode code, int head_dim) {
+bool takes(KvCode code, int head_dim) {
   const HeadDims dims = head_dims_of(code);
   return head_dim >= dims.least && head_dim <= dims.most && head_dim % dims.step == 0;
 }
@@ -58,53 +50,68 @@ std::string describe(const HeadDims& dims) {
   return "multiples of " + std::to_string(dims.step) + range;
 }
 
-// Codes that could stand in for `code` at this head dim, the plain ones last.
-std::string alternatives(PackedCode code, int head_dim) {
+// Packed codes of keys, of values or of either that take this head dim, then the plain ones.
+std::string alternatives(bool for_keys, bool for_values, int head_dim) {
   std::string names;
-  for (const PackedCode other : kCodes) {
-    const bool same_side =
-        (stores_keys(code) && stores_keys(other)) || (stores_values(code) && stores_values(other));
+  for (const KvCode other : all_packed_codes()) {
+    const bool same_side = (for_keys && stores_keys(other)) || (for_values && stores_values(other));
     if (same_side && takes(other, head_dim)) {
-      names += std::string(packed_code_name(other)) + ", ";
+      names += std::string(kv_code_name(other)) + ", ";
     }
   }
   return names + "f32, f16 and bf16";
 }
 
-}  // namespace
-
-std::span<const PackedCode> all_packed_codes() { return kCodes; }
-
-std::string_view packed_code_name(PackedCode code) { return traits_of(code).name; }
-
-int packed_code_bits(PackedCode code) { return traits_of(code).bits; }
-
-bool stores_keys(PackedCode code) {
-  return traits_of(code).family != PackedFamily::turboquant_value;
-}
-
-bool stores_values(PackedCode code) {
-  return traits_of(code).family != PackedFamily::turboquant_key;
-}
-
-bool is_rotated(PackedCode code) {
-  const PackedFamily family = traits_of(code).family;
-  return family != PackedFamily::kv_quant && family != PackedFamily::turboquant_key;
-}
-
-Status check(PackedCode code, int head_dim) {
+Status check_for(KvCode code, int head_dim, bool for_keys, bool for_values) {
   if (takes(code, head_dim)) return {};
-  std::string message = std::string(packed_code_name(code)) + " stores " +
+  std::string message = std::string(kv_code_name(code)) + " stores " +
                         describe(head_dims_of(code)) + ", and head_dim is " +
                         std::to_string(head_dim);
   if (head_dim >= 1 && head_dim <= kMaxHeadDim) {
-    message += "; " + alternatives(code, head_dim) + " store it";
+    message += "; " + alternatives(for_keys, for_values, head_dim) + " store it";
   }
   return invalid_argument(std::move(message));
 }
 
-PackedRowLayout packed_row_layout(PackedCode code, int head_dim) {
-  KVIK_CHECK(takes(code, head_dim), "a packed row of a head_dim that its code does not take");
+}  // namespace
+
+int packed_code_bits(KvCode code) { return traits_of(code).bits; }
+
+bool stores_keys(KvCode code) {
+  return !is_packed(code) || traits_of(code).family != PackedFamily::turboquant_value;
+}
+
+bool stores_values(KvCode code) {
+  return !is_packed(code) || traits_of(code).family != PackedFamily::turboquant_key;
+}
+
+bool is_rotated(KvCode code) {
+  if (!is_packed(code)) return false;
+  const PackedFamily family = traits_of(code).family;
+  return family != PackedFamily::kv_quant && family != PackedFamily::turboquant_key;
+}
+
+Status check(KvCode code, int head_dim) {
+  return check_for(code, head_dim, stores_keys(code), stores_values(code));
+}
+
+Status check_keys(KvCode code, int head_dim) {
+  if (stores_keys(code)) return check_for(code, head_dim, true, false);
+  return invalid_argument(std::string(kv_code_name(code)) + " stores values only; " +
+                          alternatives(true, false, head_dim) + " store keys of head_dim " +
+                          std::to_string(head_dim));
+}
+
+Status check_values(KvCode code, int head_dim) {
+  if (stores_values(code)) return check_for(code, head_dim, false, true);
+  return invalid_argument(std::string(kv_code_name(code)) + " stores keys only; " +
+                          alternatives(false, true, head_dim) + " store values of head_dim " +
+                          std::to_string(head_dim));
+}
+
+PackedRowLayout packed_row_layout(KvCode code, int head_dim) {
+  KVIK_CHECK(is_packed(code) && takes(code, head_dim),
+             "a packed row of a head_dim that its code does not take");
   const PackedTraits traits = traits_of(code);
   PackedRowLayout layout;
   layout.code_bytes = int64_t{head_dim} * traits.bits / 8;
@@ -126,7 +133,7 @@ PackedRowLayout packed_row_layout(PackedCode code, int head_dim) {
   return layout;
 }
 
-int64_t packed_row_bytes(PackedCode code, int head_dim) {
+int64_t packed_row_bytes(KvCode code, int head_dim) {
   return packed_row_layout(code, head_dim).row_bytes();
 }
 

@@ -1,10 +1,11 @@
-// The plain formats f32, f16, bf16: bit layout and scalar code.
+// The plain formats f32, f16, bf16: bit layout and scalar code. The packed ones: packed_tile.cc.
 //
 // K line w of a tile: word of token t = dims [w*E, w*E + E) of that token.
 // V line g*(16/E) + w:  word of dim d = tokens [w*E, w*E + E) of dim 16*g + d.
 // E = elements per word; the first element is the lower half of the word (little endian).
 #include <cstring>
 
+#include "format/packed_tile.h"
 #include "kvik/format/tile.h"
 
 namespace kvik {
@@ -153,7 +154,7 @@ void encode_row(KvCode code, std::byte* tile, int slot, const std::byte* row, DT
       return encode_from<KvCode::f32, kIsKey>(tile, slot, row, dtype, head_dim);
     case KvCode::f16:
       return encode_from<KvCode::f16, kIsKey>(tile, slot, row, dtype, head_dim);
-    case KvCode::bf16:
+    default:
       return encode_from<KvCode::bf16, kIsKey>(tile, slot, row, dtype, head_dim);
   }
 }
@@ -165,7 +166,7 @@ void decode_row(KvCode code, const std::byte* tile, int slot, float* row, int he
       return decode<KvCode::f32, kIsKey>(tile, slot, row, head_dim);
     case KvCode::f16:
       return decode<KvCode::f16, kIsKey>(tile, slot, row, head_dim);
-    case KvCode::bf16:
+    default:
       return decode<KvCode::bf16, kIsKey>(tile, slot, row, head_dim);
   }
 }
@@ -174,21 +175,49 @@ void decode_row(KvCode code, const std::byte* tile, int slot, float* row, int he
 
 bool encode_k_row(KvCode code, std::byte* tile, int slot, const std::byte* row, DType dtype,
                   int head_dim) noexcept {
+  if (is_packed(code)) {
+    return internal::encode_packed_row(code, true, tile, slot, row, dtype, head_dim);
+  }
   encode_row<true>(code, tile, slot, row, dtype, head_dim);
   return true;
 }
 
 bool encode_v_row(KvCode code, std::byte* tile, int slot, const std::byte* row, DType dtype,
                   int head_dim) noexcept {
+  if (is_packed(code)) {
+    return internal::encode_packed_row(code, false, tile, slot, row, dtype, head_dim);
+  }
   encode_row<false>(code, tile, slot, row, dtype, head_dim);
   return true;
 }
 
 void decode_k_row(KvCode code, const std::byte* tile, int slot, float* row, int head_dim) noexcept {
+  if (is_packed(code)) {
+    return internal::decode_packed_row(code, true, tile, slot, row, head_dim, false);
+  }
   decode_row<true>(code, tile, slot, row, head_dim);
 }
 
 void decode_v_row(KvCode code, const std::byte* tile, int slot, float* row, int head_dim) noexcept {
+  if (is_packed(code)) {
+    return internal::decode_packed_row(code, false, tile, slot, row, head_dim, false);
+  }
+  decode_row<false>(code, tile, slot, row, head_dim);
+}
+
+void decode_stored_k_row(KvCode code, const std::byte* tile, int slot, float* row,
+                         int head_dim) noexcept {
+  if (is_packed(code)) {
+    return internal::decode_packed_row(code, true, tile, slot, row, head_dim, true);
+  }
+  decode_row<true>(code, tile, slot, row, head_dim);
+}
+
+void decode_stored_v_row(KvCode code, const std::byte* tile, int slot, float* row,
+                         int head_dim) noexcept {
+  if (is_packed(code)) {
+    return internal::decode_packed_row(code, false, tile, slot, row, head_dim, true);
+  }
   decode_row<false>(code, tile, slot, row, head_dim);
 }
 

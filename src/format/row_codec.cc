@@ -13,7 +13,7 @@ using internal::PackedFamily;
 using internal::PackedTraits;
 using internal::traits_of;
 
-void check_sizes(PackedCode code, size_t head_dim, size_t packed_bytes) noexcept {
+void check_sizes(KvCode code, size_t head_dim, size_t packed_bytes) noexcept {
   // packed_row_bytes refuses head dims that the code does not take.
   KVIK_CHECK(head_dim <= static_cast<size_t>(kMaxHeadDim), "a row longer than any code takes");
   KVIK_CHECK(
@@ -23,7 +23,7 @@ void check_sizes(PackedCode code, size_t head_dim, size_t packed_bytes) noexcept
 
 }  // namespace
 
-bool encode_row(PackedCode code, std::span<const float> row, std::span<std::byte> packed) noexcept {
+bool encode_row(KvCode code, std::span<const float> row, std::span<std::byte> packed) noexcept {
   check_sizes(code, row.size(), packed.size());
   const PackedTraits traits = traits_of(code);
   const auto head_dim = static_cast<int>(row.size());
@@ -42,7 +42,7 @@ bool encode_row(PackedCode code, std::span<const float> row, std::span<std::byte
   return false;
 }
 
-void decode_stored_row(PackedCode code, std::span<const std::byte> packed,
+void decode_stored_row(KvCode code, std::span<const std::byte> packed,
                        std::span<float> row) noexcept {
   check_sizes(code, row.size(), packed.size());
   const PackedTraits traits = traits_of(code);
@@ -61,7 +61,7 @@ void decode_stored_row(PackedCode code, std::span<const std::byte> packed,
   }
 }
 
-void decode_row(PackedCode code, std::span<const std::byte> packed, std::span<float> row) noexcept {
+void decode_row(KvCode code, std::span<const std::byte> packed, std::span<float> row) noexcept {
   decode_stored_row(code, packed, row);
   if (is_rotated(code)) internal::unrotate(row.data(), static_cast<int>(row.size()));
 }

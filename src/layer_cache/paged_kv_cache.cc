@@ -51,13 +51,12 @@ Status check_options(const PagedKVCacheOptions& options) {
   }
   if (options.turboquant) {
     return unsupported("TurboQuant storage (" +
-                       std::string(packed_code_name(options.turboquant->k_quant)) + " and " +
-                       std::string(packed_code_name(options.turboquant->v_quant)) +
+                       std::string(kv_code_name(options.turboquant->k_quant)) + " and " +
+                       std::string(kv_code_name(options.turboquant->v_quant)) +
                        "): caches store no packed formats yet; leave turboquant unset");
   }
   if (options.kv_quant && options.kv_quant->mode) {
-    return unsupported("KV-Quant storage (" +
-                       std::string(packed_code_name(*options.kv_quant->mode)) +
+    return unsupported("KV-Quant storage (" + std::string(kv_code_name(*options.kv_quant->mode)) +
                        "): caches store no packed formats yet; leave the mode unset");
   }
   return {};

@@ -383,7 +383,7 @@ TEST(PagedKVCache, RefusesLowBitStorageByName) {
   EXPECT_NE(a.message().find("TurboQuant"), std::string::npos);
   EXPECT_NE(a.message().find("tqk_q8_0 and tqv_q3_0"), std::string::npos);
   PagedKVCacheOptions quant;
-  quant.kv_quant = KvQuantConfig{PackedCode::q6};
+  quant.kv_quant = KvQuantConfig{KvCode::q6};
   const Status b = PagedKVCache::create(quant, backend()).status();
   EXPECT_EQ(b.code(), StatusCode::unsupported);
   EXPECT_NE(b.message().find("q6"), std::string::npos);

@@ -142,6 +142,7 @@ class Sizes(harness.CliTest):
         self.compare(self.tiny, 500, 12, 512, "-b", "64")
         self.compare(self.tiny, 1, 300, 400, "--block-size", "64")
         self.compare(self.tiny, 200, 100, 512, "-ctk", "f32", "-ctv", "bf16", "--kv-layout", "contiguous")
+        self.compare(self.tiny, 100, 50, 512, "-ctk", "q8", "-ctv", "q4")
 
     def test_smollm2(self):
         self.compare(harness.smollm2(), 600, 40, 2048)

@@ -1,5 +1,6 @@
 """Options, exit codes, variables, completion."""
 
+import json
 import subprocess
 import sys
 
@@ -68,6 +69,34 @@ class Usage(harness.CliTest):
         got = self.json("run", "-p", "abc", "-n", "2", "-ctk", "bf16", env=env)
         self.assertEqual((len(got["ids"]), got["kv"]["type_k"]), (2, "bf16"))
         self.fails(2, "run", "-p", "abc", env={**env, "KVIK_TEMP": "hot"}, says="hot")
+
+    def test_kv_types_are_chosen_apart_or_as_a_pair(self):
+        def types(*options):
+            done = self.kvik("run", "-m", self.tiny, "-p", "abc", "-n", "2", "-o", "json", *options)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            kv = json.loads(done.stdout)["kv"]
+            return kv["type_k"], kv["type_v"], done.stderr
+
+        self.assertEqual(types("-ctk", "q8", "-ctv", "bf16"), ("q8", "bf16", ""))
+        self.assertEqual(types("--kv", "q8:q4")[:2], ("q8", "q4"))
+        self.assertEqual(types("--kv", "f32"), ("f32", "f32", ""))
+
+    def test_kv_types_of_other_programs_become_ours_and_are_named_on_stderr(self):
+        # The tiny model's head dim is too small for the types that these stand for: said, then refused.
+        for options, said in ((("-ctk", "q8_0"), "kvik: keys as q8_0: stored as tq8\n"),
+                              (("-ctv", "iq4_nl"), "kvik: values as iq4_nl: stored as tcq4\n"),
+                              (("--kv", "turboquant_k8v4"),
+                               "kvik: --kv turboquant_k8v4: keys stored as tq8, values as tcq4\n")):
+            done = self.kvik("run", "-m", self.tiny, "-p", "x", *options)
+            self.assertEqual(done.returncode, 1)
+            self.assertTrue(done.stderr.startswith(said), done.stderr)
+            self.assertIn("q8, q6, q4, f32, f16 and bf16 store it", done.stderr)
+
+    def test_kv_types_that_do_not_fit_are_refused_with_what_would(self):
+        run = ("run", "-m", self.tiny, "-p", "x")
+        self.fails(2, *run, "-ctk", "tqv_q4_0", says="stores values only; for keys choose")
+        self.fails(2, *run, "--kv", "tqk_int2", says="give K:V")
+        self.fails(2, *run, "--kv", "q8:q8", "-ctk", "f16", says="--kv")
 
     def test_a_prompt_may_look_like_an_option(self):
         self.assertEqual(self.json("tokenize", "-m", self.tiny, "-p", "-ctk")["ids"], list(b"-ctk"))

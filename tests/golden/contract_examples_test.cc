@@ -181,7 +181,7 @@ TEST(ContractExamples, APagedCacheWithBothQuantizedConfigsSaysWhatIsMissing) {
   PagedKVCacheOptions options;
   options.turboquant = TurboQuantConfig{parse_turboquant_key("q8_0").value(),
                                         parse_turboquant_value("q3_0").value()};
-  options.kv_quant = KvQuantConfig{PackedCode::q8, DType::bf16};
+  options.kv_quant = KvQuantConfig{KvCode::q8, DType::bf16};
   const Status status = PagedKVCache::create(options, make_cpu_backend({}).value()).status();
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_NE(status.message().find("TurboQuant"), std::string::npos) << "it wins over KV-Quant";

@@ -70,17 +70,17 @@ std::string digest_as(const std::vector<float>& values, const std::string& dtype
 }
 
 // "kv_q8", "tq_k_q5_0", "tq_v_3" and "tq4" are names of the vectors.
-PackedCode code_of(const std::string& format) {
-  if (format.starts_with("kv_")) return parse_packed_code(format.substr(3)).value();
+KvCode code_of(const std::string& format) {
+  if (format.starts_with("kv_")) return parse_kv_code(format.substr(3)).value();
   if (format.starts_with("tq_k_")) return parse_turboquant_key(format.substr(5)).value();
   if (format.starts_with("tq_v_"))
     return parse_turboquant_value("q" + format.substr(5) + "_0").value();
-  return parse_packed_code(format).value();
+  return parse_kv_code(format).value();
 }
 
 // The rows of a case, packed one after the other.
 struct PackedRows {
-  PackedCode code;
+  KvCode code;
   int head_dim;
   std::vector<std::byte> bytes;
 
@@ -92,7 +92,7 @@ struct PackedRows {
 };
 
 // The rows that the vectors store as separate arrays of codes, scales and zero points.
-PackedRows stored_rows(PackedCode code, int head_dim, const json& arrays) {
+PackedRows stored_rows(KvCode code, int head_dim, const json& arrays) {
   const PackedRowLayout layout = packed_row_layout(code, head_dim);
   const auto codes = stored<std::byte>(arrays["packed"]);
   const auto scales = stored<std::byte>(arrays["scale"]);
@@ -114,7 +114,7 @@ PackedRows stored_rows(PackedCode code, int head_dim, const json& arrays) {
   return rows;
 }
 
-std::vector<std::byte> encoded(PackedCode code, std::span<const float> row) {
+std::vector<std::byte> encoded(KvCode code, std::span<const float> row) {
   std::vector<std::byte> packed(
       static_cast<size_t>(packed_row_bytes(code, static_cast<int>(row.size()))));
   EXPECT_TRUE(encode_row(code, row, packed));
@@ -134,7 +134,7 @@ std::vector<float> decoded(const PackedRows& rows, bool in_stored_domain) {
 
 // Encodes and decodes the rows of one case; returns how many rows it compared.
 size_t expect_exact(const json& c) {
-  const PackedCode code = code_of(c["format"]);
+  const KvCode code = code_of(c["format"]);
   const int head_dim = c["D"];
   EXPECT_TRUE(check(code, head_dim).ok()) << c["id"];
   const PackedRows rows = stored_rows(code, head_dim, c["arrays"]);
@@ -168,7 +168,7 @@ TEST(FormatGolden, EveryRowOfEveryFormatIsEncodedAndDecodedBitForBit) {
 TEST(FormatGolden, CentredKeysAreTheRowsLessTheirCentre) {
   size_t num_rows = 0;
   for (const json& c : manifest()["centred"]) {
-    const PackedCode code = code_of(c["format"]);
+    const KvCode code = code_of(c["format"]);
     const auto head_dim = c["D"].get<size_t>();
     const PackedRows rows = stored_rows(code, c["D"], c["arrays"]);
     const std::vector<float> input = stored<float>(c["input"]);
@@ -190,7 +190,7 @@ TEST(FormatGolden, CentredKeysAreTheRowsLessTheirCentre) {
 
 // The codes that an entry of "refuse" speaks of; "all" leaves out the trellis, which has files of
 // its own and shares the rule.
-std::vector<PackedCode> refused_codes(const json& entry) {
+std::vector<KvCode> refused_codes(const json& entry) {
   if (entry["format"] != "all") return {code_of(entry["format"])};
   return {all_packed_codes().begin(), all_packed_codes().end()};
 }
@@ -209,12 +209,12 @@ TEST(FormatGolden, RefusedRowsWriteNothing) {
                                                      : value == "+inf" ? INFINITY
                                                                        : -INFINITY;
     }
-    for (const PackedCode code : refused_codes(entry)) {
+    for (const KvCode code : refused_codes(entry)) {
       const std::vector<std::byte> before(
           static_cast<size_t>(packed_row_bytes(code, static_cast<int>(head_dim))), std::byte{0xa5});
       std::vector<std::byte> packed = before;
-      EXPECT_FALSE(encode_row(code, row, packed)) << packed_code_name(code) << " " << entry;
-      EXPECT_EQ(packed, before) << packed_code_name(code) << " " << entry;
+      EXPECT_FALSE(encode_row(code, row, packed)) << kv_code_name(code) << " " << entry;
+      EXPECT_EQ(packed, before) << kv_code_name(code) << " " << entry;
       ++num_refused;
     }
   }
@@ -322,7 +322,7 @@ TEST(FormatGolden, TrellisEncoderStaysWithinTwoPercentOfTheStoredError) {
   size_t num_same = 0;
   double worst = 0;
   for (const json& c : trellis_manifest()["cases"]) {
-    const PackedCode code = code_of(c["format"]);
+    const KvCode code = code_of(c["format"]);
     const auto head_dim = c["D"].get<size_t>();
     const PackedRows rows = stored_rows(code, c["D"], c["arrays"]);
     const std::vector<float> input = widened(c["input"]);

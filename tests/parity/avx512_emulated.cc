@@ -9,12 +9,16 @@
 #include <limits>
 
 #include "backend/cpu/attend_task.h"
+#include "format/hadamard.h"
+#include "format/level_tables.h"
+#include "format/lloyd_max.h"
+#include "format/packed_tile.h"
 #include "kvik/core/dtype.h"
 
 namespace kvik::test {
 namespace {
 
-// Two conversions that SIMDe 0.7.4 lacks.
+// What SIMDe 0.7.4 lacks.
 inline __m256i convert_words(simde__m512i x) {
   alignas(64) int32_t words[16];
   alignas(32) int16_t halves[16];
@@ -29,10 +33,39 @@ inline simde__m512 convert_halves(__m256i halves) {
   return simde_mm512_loadu_ps(x);
 }
 
+inline simde__m512 convert_ints(simde__m512i x) {
+  alignas(64) int32_t words[16];
+  alignas(64) float values[16];
+  simde_mm512_store_si512(words, x);
+  for (int i = 0; i < 16; ++i) values[i] = static_cast<float>(words[i]);
+  return simde_mm512_loadu_ps(values);
+}
+inline simde__m512i shift_right_signed(simde__m512i x, int count) {
+  alignas(64) int32_t words[16];
+  simde_mm512_store_si512(words, x);
+  for (int32_t& word : words) word >>= count;
+  return simde_mm512_load_si512(words);
+}
+inline simde__m512i align_words(simde__m512i high, simde__m512i low, int count) {
+  alignas(64) int32_t words[32];
+  simde_mm512_store_si512(words, low);
+  simde_mm512_store_si512(words + 16, high);
+  return simde_mm512_loadu_si512(words + count);
+}
+
 }  // namespace
 }  // namespace kvik::test
 
 #define __m512 simde__m512
+#define _mm512_alignr_epi32 kvik::test::align_words
+#define _mm512_broadcast_i32x4 simde_mm512_broadcast_i32x4
+#define _mm512_cvtepi32_ps kvik::test::convert_ints
+#define _mm512_loadu_si512 simde_mm512_loadu_si512
+#define _mm512_shuffle_epi8 simde_mm512_shuffle_epi8
+#define _mm512_srai_epi32 kvik::test::shift_right_signed
+#define _mm512_storeu_si512 simde_mm512_storeu_si512
+#define _mm512_sub_epi32 simde_mm512_sub_epi32
+#define _mm512_xor_si512 simde_mm512_xor_si512
 #define __m512i simde__m512i
 #define _mm512_add_epi32 simde_mm512_add_epi32
 #define _mm512_add_ps simde_mm512_add_ps

@@ -75,6 +75,7 @@ class TiledKv {
     view.page_ids = page_ids_;
     view.first_pos = first_pos_;
     view.kv_len = kv_len_;
+    if (is_rotated(options_.format.k)) view.key_transform = rotated_keys(shape_.head_dim_k);
     return view;
   }
 
@@ -108,6 +109,16 @@ class TiledKv {
                         : options_.poison == Poison::large ? 1e4f
                                                            : 0.0f;
     const uint16_t half = code == KvCode::f16 ? f32_to_f16(value) : f32_to_bf16(value);
+    if (is_packed(code)) {
+      // Every code and scale: NaN scales, or large ones (in f32 larger still).
+      if (options_.poison == Poison::nan) {
+        std::memset(data, 0xff, static_cast<size_t>(bytes));
+      } else {
+        const uint16_t scale = f32_to_f16(value);
+        for (int64_t i = 0; i < bytes; i += 2) std::memcpy(data + i, &scale, 2);
+      }
+      return;
+    }
     for (int64_t i = 0; i < bytes; i += kv_code_bytes(code)) {
       if (code == KvCode::f32) {
         std::memcpy(data + i, &value, 4);

@@ -7,6 +7,7 @@
 #include <span>
 #include <type_traits>
 
+#include "kvik/core/export.h"
 #include "kvik/format/kv_format.h"
 #include "kvik/format/tile.h"
 
@@ -27,8 +28,13 @@ struct KeyTransform {
   const void* state = nullptr;  // borrowed
 };
 
+// The transform of keys that a rotated format stores without frames: signs and Hadamard, frame 0.
+// Lives for ever. Requires: head_dim a multiple of 16 from 16 to kMaxHeadDim.
+KVIK_API const KeyTransform* rotated_keys(int head_dim);
+
 // tiles: pages of 16-token tiles (tile.h). rows: plain rows of f32, f16 or bf16 in token order, as
-// users' arrays and row-major caches hold them; kernels pack them tile by tile.
+// users' arrays and row-major caches hold them; kernels pack them tile by tile. Packed formats live
+// in tiles only.
 enum class KvLayout : uint8_t { tiles, rows };
 
 // Rows of one layer for a batch of sequences. Byte is std::byte or const std::byte. Borrows
@@ -38,7 +44,7 @@ enum class KvLayout : uint8_t { tiles, rows };
 //   tiles: in page page_ids[page_indptr[b] + i / block_size], tile i % block_size / 16, slot i
 //   % 16.
 //          Address of that tile's K of head h: k + page * k_stride[0] + h * k_stride[1] + tile *
-//          tile bytes. k, v and the strides are multiples of 64 bytes.
+//          tile bytes. k, v and the strides are multiples of tile_alignment.
 //   rows:  at k + (page_indptr[b] + i) * k_stride[0] + h * k_stride[1]; page_ids and block_size
 //   unused.
 template <class Byte>
@@ -56,9 +62,9 @@ struct BasicKvView {
   std::array<int64_t, 2> v_stride{};
   std::span<const int32_t> page_indptr;  // num_seqs + 1, not decreasing
   std::span<const int32_t> page_ids;
-  std::span<const int32_t> first_pos;  // num_seqs, multiples of 16 in the tile layout
-  std::span<const int32_t> kv_len;     // num_seqs
-  const KeyTransform* key_transform = nullptr;
+  std::span<const int32_t> first_pos;           // num_seqs, multiples of 16 in the tile layout
+  std::span<const int32_t> kv_len;              // num_seqs
+  const KeyTransform* key_transform = nullptr;  // needed where is_rotated(format.k)
 
   int num_seqs() const { return static_cast<int>(kv_len.size()); }
 

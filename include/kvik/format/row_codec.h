@@ -16,18 +16,18 @@ namespace kvik {
 // store: an element is not finite, or a statistic of the row (its range, its sum of squares, its
 // largest decoded value) overflows f32. Finite scales beyond f16 saturate.
 // Requires: check(code, row.size()).ok(), packed.size() == packed_row_bytes(code, row.size()).
-KVIK_API bool encode_row(PackedCode code, std::span<const float> row,
+KVIK_API bool encode_row(KvCode code, std::span<const float> row,
                          std::span<std::byte> packed) noexcept;
 
 // The values that a packed row stands for. Requires: sizes as above; any bytes are a valid row of
 // tcq*, tq4, tq3, tq2, tqv_* and q*; scales and zero points that are not finite give values that
 // are not finite.
-KVIK_API void decode_row(PackedCode code, std::span<const std::byte> packed,
+KVIK_API void decode_row(KvCode code, std::span<const std::byte> packed,
                          std::span<float> row) noexcept;
 
 // The same before the inverse rotation: the values that attention multiplies with a rotated query
 // or sums into a rotated output. Equal to decode_row where !is_rotated(code).
-KVIK_API void decode_stored_row(PackedCode code, std::span<const std::byte> packed,
+KVIK_API void decode_stored_row(KvCode code, std::span<const std::byte> packed,
                                 std::span<float> row) noexcept;
 
 }  // namespace kvik

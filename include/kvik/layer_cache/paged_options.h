@@ -39,13 +39,13 @@ KVIK_API Result<PagedRoute> parse_paged_route(std::string_view name);
 // format/packed_code.h). A cache made with either is refused as unsupported until caches store the
 // packed formats.
 struct KvQuantConfig {
-  std::optional<PackedCode> mode = PackedCode::q8;   // q8, q6 or q4; none: off
+  std::optional<KvCode> mode = KvCode::q8;           // q8, q6 or q4; none: off
   std::optional<DType> mirror_dtype = std::nullopt;  // none: that of the rows
 };
 
 struct TurboQuantConfig {
-  PackedCode k_quant = PackedCode::tqk_q8_0;  // one of tqk_*
-  PackedCode v_quant = PackedCode::tqv_q3_0;  // one of tqv_*
+  KvCode k_quant = KvCode::tqk_q8_0;  // one of tqk_*
+  KvCode v_quant = KvCode::tqv_q3_0;  // one of tqv_*
 };
 
 struct PagedKVCacheOptions {

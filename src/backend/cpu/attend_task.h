@@ -25,6 +25,11 @@ constexpr int64_t partial_floats(int head_dim_v) {
   return kPartialHeader + padded_dim_v(head_dim_v);
 }
 
+// Bytes of the unpacked tiles of a step, K or V.
+constexpr int64_t step_bytes(int head_dim) {
+  return int64_t{kStep} * padded_dim_v(head_dim) * int64_t{sizeof(float)};
+}
+
 struct AttendTask {
   int seq = 0;
   int kv_head = 0;
@@ -61,8 +66,9 @@ struct AttendScratch {
   float* total_max = nullptr;  // [kMaxTaskRows] of the partitions before
   float* total_sum = nullptr;
   float* total_acc = nullptr;
-  std::byte* packed_k = nullptr;  // 4 tiles: row-major sources are packed here
-  std::byte* packed_v = nullptr;
+  // 4 tiles: row-major sources are packed into these, packed formats unpacked.
+  std::byte* step_k = nullptr;
+  std::byte* step_v = nullptr;
   int64_t query_stride = 0;
   int64_t value_stride = 0;
 };
@@ -71,6 +77,9 @@ struct AttendScratch {
 struct AttendKernels {
   void (*attend)(const AttentionCall& call, const AttendTask& task, AttendScratch& scratch);
   void (*merge)(const AttentionCall& call, const MergeTask& task, AttendScratch& scratch);
+  // A tile of a packed code as an f32 tile of padded_dim_v(head_dim) * 16 floats: K as lines of one
+  // dim, V as lines of one token of 16 dims; the values of decode_stored_k_row and its sister.
+  void (*unpack)(KvCode code, bool is_key, const std::byte* tile, int head_dim, float* out);
 };
 
 // Compiled in when KVIK_HAVE_SPINE_* says so; calling one needs a processor that has it.

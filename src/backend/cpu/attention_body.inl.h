@@ -2,13 +2,18 @@
 // `LineF32`, `LineF16`, `LineBf16` of the spine that includes it inside its own namespace.
 //
 // Order of arithmetic, the same for every spine, thread count, batch and chunking:
-//   score of a key     one fma chain over the dims, ascending; then + added, * scale, softcap
+//   score of a key     one fma chain over each 64 dims, ascending, their sums added in order; then
+//                      + added, * scale, softcap
 //   inside a step      64 tokens by position: maximum, then exp, then lane sums by tile
 //   value of a dim     one fma chain over the tokens of a partition, ascending
 //   partition          512 tokens by position: lanes added by one tree
 //   row                partitions merged from the lowest position up
+//   packed codes       unpacked to f32, then as above; the output of rotated values is rotated back
+//                      after the division
 // A row's arithmetic depends on its own visible keys alone, so its neighbours in a task do not
 // matter.
+
+#include "backend/cpu/unpack_body.inl.h"
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -63,31 +68,52 @@ inline Vec vtanh(Vec x) {
 // ---- dots: scores of R rows against the tiles of a step
 // ---------------------------------------------
 
+// body(0), ..., body(N - 1) as N copies: an array that only constants index stays in registers.
+template <int... kIndex, class Body>
+inline __attribute__((always_inline)) void unrolled(std::integer_sequence<int, kIndex...>,
+                                                    Body body) {
+  (body(std::integral_constant<int, kIndex>()), ...);
+}
+template <int N, class Body>
+inline __attribute__((always_inline)) void unrolled(Body body) {
+  unrolled(std::make_integer_sequence<int, N>(), body);
+}
+
+// Dims of one fma chain: shorter chains lose less.
+constexpr int kDotBlock = 64;
+
 // tiles[i], i in [0, T): K tiles. ahead[i]: the tile to fetch meanwhile, or null in all of them.
 template <class Line, int R, int T, bool kAhead>
 inline void dot_tiles(const float* query, int64_t query_stride, const std::byte* const* tiles,
                       const std::byte* const* ahead, int num_words, float* scores) {
   constexpr int kElements = Line::kElements;
-  Vec sum[R][T];
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < T; ++t) sum[r][t] = vset(0.0f);
-  }
-  for (int64_t w = 0; w < num_words; ++w) {
-    Vec part[T][kElements];
-    for (int t = 0; t < T; ++t) {
-      Line::load(tiles[t] + w * kLineBytes, part[t]);
-      if (kAhead) prefetch(ahead[t] + w * kLineBytes);
+  constexpr int64_t kBlockWords = kDotBlock / kElements;
+  int64_t begin = 0;
+  do {  // also for rows of no dims, whose scores are 0
+    const int64_t end = begin + kBlockWords < num_words ? begin + kBlockWords : num_words;
+    Vec sum[R * T];
+    unrolled<R * T>([&](auto i) { sum[i] = vset(0.0f); });
+    for (int64_t w = begin; w < end; ++w) {
+      Vec part[T][kElements];
+      unrolled<T>([&](auto t) {
+        Line::load(tiles[t] + w * kLineBytes, part[t]);
+        if (kAhead) prefetch(ahead[t] + w * kLineBytes);
+      });
+      unrolled<kElements>([&](auto e) {
+        unrolled<R>([&](auto r) {
+          const Vec q = vset(query[r * query_stride + w * kElements + e]);
+          unrolled<T>([&](auto t) { sum[r * T + t] = vfma(part[t][e], q, sum[r * T + t]); });
+        });
+      });
     }
-    for (int e = 0; e < kElements; ++e) {
-      for (int r = 0; r < R; ++r) {
-        const Vec q = vset(query[r * query_stride + w * kElements + e]);
-        for (int t = 0; t < T; ++t) sum[r][t] = vfma(part[t][e], q, sum[r][t]);
+    for (int r = 0; r < R; ++r) {
+      for (int t = 0; t < T; ++t) {
+        float* const to = scores + r * kStep + t * kTileTokens;
+        vstore(to, begin == 0 ? sum[r * T + t] : vadd(vload(to), sum[r * T + t]));
       }
     }
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < T; ++t) vstore(scores + r * kStep + t * kTileTokens, sum[r][t]);
-  }
+    begin += kBlockWords;
+  } while (begin < num_words);
 }
 
 // Tiles [begin, end) of a step.
@@ -269,6 +295,7 @@ struct Context {
   int group;               // query heads per KV head
   int64_t first_position;  // of query 0 of the sequence
   int num_groups;          // of 16 value dims
+  bool rotates_values;     // stored rotated: the output is rotated back, once
 };
 
 // Keys that a row reads in a step, counted from the step's first position.
@@ -399,8 +426,8 @@ inline void pack_tiles(const KvView& view, int seq, int head, PositionRange rang
   const int64_t k_bytes = tile_bytes_k(view.format.k, view.head_dim_k);
   const int64_t v_bytes = tile_bytes_v(view.format.v, view.head_dim_v);
   for (int t = 0; t < kTilesPerStep; ++t) {
-    tiles.k[t] = tiles.next_k[t] = scratch.packed_k + t * k_bytes;
-    tiles.v[t] = tiles.next_v[t] = scratch.packed_v + t * v_bytes;
+    tiles.k[t] = tiles.next_k[t] = scratch.step_k + t * k_bytes;
+    tiles.v[t] = tiles.next_v[t] = scratch.step_v + t * v_bytes;
   }
   const int64_t begin = range.begin > step_begin ? range.begin : step_begin;
   const int64_t end = range.end < step_begin + kStep ? range.end : step_begin + kStep;
@@ -409,13 +436,55 @@ inline void pack_tiles(const KvView& view, int seq, int head, PositionRange rang
   for (int64_t p = begin; p < end; ++p) {
     const int64_t t = (p - step_begin) / kTileTokens;
     const int slot = static_cast<int>(p % kTileTokens);
-    encode_k_row(view.format.k, scratch.packed_k + t * k_bytes, slot,
+    encode_k_row(view.format.k, scratch.step_k + t * k_bytes, slot,
                  view.k + (offset + p) * view.k_stride[0] + head * view.k_stride[1],
                  plain_dtype(view.format.k), view.head_dim_k);
-    encode_v_row(view.format.v, scratch.packed_v + t * v_bytes, slot,
+    encode_v_row(view.format.v, scratch.step_v + t * v_bytes, slot,
                  view.v + (offset + p) * view.v_stride[0] + head * view.v_stride[1],
                  plain_dtype(view.format.v), view.head_dim_v);
   }
+}
+
+// ---- packed formats
+// ------------------------------------------------------------------------------------
+
+// Unpacks the stored tiles that hold positions of `range` in this step, once for all rows of the
+// task, and points the passes to them.
+inline void unpack_side(UnpackTile unpack_one, const std::byte* const* stored,
+                        const std::byte* const* next, int head_dim, PositionRange range,
+                        int64_t step_begin, std::byte* to, const std::byte** tiles,
+                        const std::byte** ahead) {
+  const int64_t bytes = step_bytes(head_dim) / kTilesPerStep;
+  for (int t = 0; t < kTilesPerStep; ++t) {
+    const int64_t begin = step_begin + t * kTileTokens;
+    std::byte* const out = to + t * bytes;
+    if (begin + kTileTokens > range.begin && begin < range.end) {
+      unpack_one(stored[t], next[t], head_dim, reinterpret_cast<float*>(out));
+    }
+    tiles[t] = ahead[t] = out;
+  }
+}
+
+// How a segment's tiles are read: by loaders of plain codes, packed ones unpacked to f32 before.
+struct Reader {
+  Passes passes;
+  UnpackTile unpack_k, unpack_v;  // null for plain codes
+  int num_words;                  // of K that a dot walks over
+};
+
+inline Reader reader_of(const KvView& view) {
+  const bool packs_k = is_packed(view.format.k);
+  const bool packs_v = is_packed(view.format.v);
+  const KvCode k = packs_k ? KvCode::f32 : view.format.k;
+  const KvCode v = packs_v ? KvCode::f32 : view.format.v;
+  Reader reader;
+  // Unpacking fetches ahead by itself.
+  reader.passes = {dot_rows_of<false>(k), packs_k ? dot_rows_of<false>(k) : dot_rows_of<true>(k),
+                   add_rows_of<false>(v), packs_v ? add_rows_of<false>(v) : add_rows_of<true>(v)};
+  reader.unpack_k = packs_k ? unpack_keys_of(view.format.k) : nullptr;
+  reader.unpack_v = packs_v ? unpack_values_of(view.format.v) : nullptr;
+  reader.num_words = padded_dim_k(k, view.head_dim_k) / elements_per_word(k);
+  return reader;
 }
 
 // ---- one partition, one task
@@ -465,10 +534,7 @@ inline void process_segment(const Context& c, int segment_idx, int64_t partition
   all.end = all.end < partition_begin + kPartition ? all.end : partition_begin + kPartition;
   if (all.empty()) return;
 
-  const Passes passes = {dot_rows_of<false>(view.format.k), dot_rows_of<true>(view.format.k),
-                         add_rows_of<false>(view.format.v), add_rows_of<true>(view.format.v)};
-  const int num_words =
-      padded_dim_k(view.format.k, view.head_dim_k) / elements_per_word(view.format.k);
+  const Reader reader = reader_of(view);
   const KeyTransform* const transform = view.key_transform;
   const bool is_rows = view.layout == KvLayout::rows;
   for (int row = 0; row < c.task->num_rows; ++row) c.scratch->added[row] = 0.0f;
@@ -490,7 +556,16 @@ inline void process_segment(const Context& c, int segment_idx, int64_t partition
       }
       find_tiles(view, seq, head, reach, step + kStep, tiles.next_k, tiles.next_v);
     }
-    process_step(c, passes, tiles, query, num_words, visible, step);
+    StepTiles read = tiles;
+    if (reader.unpack_k != nullptr) {
+      unpack_side(reader.unpack_k, tiles.k, tiles.next_k, view.head_dim_k, all, step,
+                  c.scratch->step_k, read.k, read.next_k);
+    }
+    if (reader.unpack_v != nullptr) {
+      unpack_side(reader.unpack_v, tiles.v, tiles.next_v, view.head_dim_v, all, step,
+                  c.scratch->step_v, read.v, read.next_v);
+    }
+    process_step(c, reader.passes, read, query, reader.num_words, visible, step);
     for (int t = 0; t < kTilesPerStep; ++t) {
       tiles.k[t] = tiles.next_k[t];
       tiles.v[t] = tiles.next_v[t];
@@ -586,6 +661,12 @@ inline void write_rows(const Context& c) {
       const Vec x = vdiv(vmul(vload(acc + g * kTileLanes), vset(factor)), divisor);
       vstore(acc + g * kTileLanes, vadd(x, vset(0.0f)));
     }
+    if (c.rotates_values) {
+      internal::unrotate(acc, head_dim_v);
+      for (int g = 0; g < c.num_groups; ++g) {
+        vstore(acc + g * kTileLanes, vadd(vload(acc + g * kTileLanes), vset(0.0f)));
+      }
+    }
     std::byte* const to = call.out.at(query, head);
     if (call.out.dtype == DType::f32) {
       std::memcpy(to, acc, sizeof(float) * static_cast<size_t>(head_dim_v));
@@ -608,7 +689,8 @@ inline Context make_context(const AttentionCall& call, const AttendTask& task,
           &scratch,
           call.num_heads() / view.num_kv_heads,
           sequence_end(call, task.seq) - call.q_len(task.seq),
-          padded_dim_v(view.head_dim_v) / kTileLanes};
+          padded_dim_v(view.head_dim_v) / kTileLanes,
+          is_rotated(view.format.v)};
 }
 
 // The task's queries as floats, padded with zeros to query_stride.

@@ -73,8 +73,12 @@ TEST(AttentionKernels, MatchTheReferenceForAllFormatPairs) {
   uint64_t seed = 1000;
   for (const KvCode k : all_kv_codes()) {
     for (const KvCode v : all_kv_codes()) {
+      // Sides are read apart: packed codes meet one plain code and themselves.
+      if (is_packed(k) && is_packed(v) && k != v) continue;
+      if (is_packed(k) != is_packed(v) && k != KvCode::bf16 && v != KvCode::bf16) continue;
+      if (!stores_keys(k) || !stores_values(v)) continue;
       Shape shape;
-      shape.head_dim_v = 48;
+      shape.head_dim_v = is_packed(v) ? 96 : 48;
       shape.params.scale = 0.125f;
       shape.seqs = {{1, 77}, {5, 131}};
       shape.options.format = {k, v};
@@ -96,6 +100,27 @@ TEST(AttentionKernels, MatchTheReferenceForAllHeadDims) {
       shape.seqs = {{2, 37}};
       shape.params.scale = dim == 0 ? 1.0f : 1.0f / std::sqrt(static_cast<float>(dim));
       shape.options.format = {code, code};
+      if (!check_keys(code, shape.head_dim_k).ok()) continue;
+      if (is_packed(code)) shape.head_dim_v = dim;
+      const bool both = check_values(code, shape.head_dim_v).ok();
+      if (!both) shape.options.format.v = KvCode::f16;
+      expect_right(shape, seed += 100);
+    }
+  }
+}
+
+// Value formats that no key format mirrors.
+TEST(AttentionKernels, MatchTheReferenceForAllHeadDimsOfValues) {
+  uint64_t seed = 9000;
+  for (const int dim : {32, 64, 96, 160, 512, 576}) {
+    for (const KvCode code : all_packed_codes()) {
+      if (stores_keys(code) || !check_values(code, dim).ok()) continue;
+      Shape shape;
+      shape.head_dim_k = 16;
+      shape.head_dim_v = dim;
+      shape.seqs = {{2, 37}};
+      shape.params.scale = 0.25f;
+      shape.options.format = {KvCode::f32, code};
       expect_right(shape, seed += 100);
     }
   }
@@ -108,10 +133,15 @@ TEST(AttentionKernels, MatchTheReferenceAtEveryLengthAroundBlocksAndPartitions) 
       Shape shape;
       shape.seqs = {{1, length}};
       shape.head_dim_k = shape.head_dim_v = 32;
-      shape.options.format = {KvCode::bf16, KvCode::bf16};
       shape.options.poison = poison;
       shape.options.shuffled = true;
-      expect_right(shape, static_cast<uint64_t>(length));
+      for (const KvFormat format : {KvFormat{KvCode::bf16, KvCode::bf16},
+                                    {KvCode::tqk_q5_0, KvCode::tqv_q3_0},
+                                    {KvCode::q8, KvCode::q4},
+                                    {KvCode::tcq4, KvCode::tcq3}}) {
+        shape.options.format = format;
+        expect_right(shape, static_cast<uint64_t>(length));
+      }
     }
   }
 }
@@ -142,6 +172,10 @@ TEST(AttentionKernels, MatchTheReferenceForWindowsSoftcapSinksAndFullAttention) 
         shape.params.softcap = softcap;
         if (softcap != 0.5f) shape.params.sinks = sinks;
         expect_right(shape, static_cast<uint64_t>(window + 7000));
+        if (softcap == 0.5f) continue;
+        shape.options.format = {KvCode::tq4, KvCode::tcq2};
+        shape.seqs = {{3, 530}, {1, 17}};
+        expect_right(shape, static_cast<uint64_t>(window + 8000));
       }
     }
   }

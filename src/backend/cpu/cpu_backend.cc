@@ -49,14 +49,21 @@ class AlignedArray {
 // Carves the scratch of one thread out of one array.
 cpu::AttendScratch carve(AlignedArray& memory, const AttentionCall& call) {
   using cpu::kMaxTaskRows;
-  int64_t packed_k = 0;
-  int64_t packed_v = 0;
+  int64_t step_k = 0;
+  int64_t step_v = 0;
   for (const Segment& segment : call.segments) {
-    if (segment.view.layout != KvLayout::rows) continue;
-    packed_k = std::max(packed_k, cpu::kTilesPerStep *
-                                      tile_bytes_k(segment.view.format.k, segment.view.head_dim_k));
-    packed_v = std::max(packed_v, cpu::kTilesPerStep *
-                                      tile_bytes_v(segment.view.format.v, segment.view.head_dim_v));
+    const KvView& view = segment.view;
+    const bool is_rows = view.layout == KvLayout::rows;
+    if (is_packed(view.format.k)) {
+      step_k = std::max(step_k, cpu::step_bytes(view.head_dim_k));
+    } else if (is_rows) {
+      step_k = std::max(step_k, cpu::kTilesPerStep * tile_bytes_k(view.format.k, view.head_dim_k));
+    }
+    if (is_packed(view.format.v)) {
+      step_v = std::max(step_v, cpu::step_bytes(view.head_dim_v));
+    } else if (is_rows) {
+      step_v = std::max(step_v, cpu::kTilesPerStep * tile_bytes_v(view.format.v, view.head_dim_v));
+    }
   }
   cpu::AttendScratch s;
   s.query_stride = round_up(std::max<int64_t>(call.q.shape[2], 1), kTileLanes);
@@ -74,7 +81,7 @@ cpu::AttendScratch carve(AlignedArray& memory, const AttentionCall& call) {
       {&s.total_acc, value_floats},
       {&s.total_max, 2 * kMaxTaskRows},
   }};
-  int64_t bytes = packed_k + packed_v;
+  int64_t bytes = step_k + step_v;
   for (const auto& [pointer, floats] : arrays) bytes += floats * int64_t{sizeof(float)};
   std::byte* next = memory.at_least(bytes);
   for (const auto& [pointer, floats] : arrays) {
@@ -82,8 +89,8 @@ cpu::AttendScratch carve(AlignedArray& memory, const AttentionCall& call) {
     next += floats * int64_t{sizeof(float)};
   }
   s.total_sum = s.total_max + kMaxTaskRows;
-  s.packed_k = next;
-  s.packed_v = next + packed_k;
+  s.step_k = next;
+  s.step_v = next + step_k;
   return s;
 }
 

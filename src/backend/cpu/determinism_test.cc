@@ -20,15 +20,36 @@ Queries queries_for(const std::vector<int>& q_lens) {
   return queries;
 }
 
-class Determinism : public testing::TestWithParam<CpuIsa> {
+struct Setup {
+  CpuIsa isa;
+  KvFormat format;
+};
+
+std::vector<Setup> setups() {
+  std::vector<Setup> all;
+  for (const CpuIsa isa : available_cpu_isas(detect_cpu_features())) {
+    for (const KvFormat format : {KvFormat{},
+                                  {KvCode::q8, KvCode::q4},
+                                  {KvCode::tqk_q5_0, KvCode::q6},
+                                  {KvCode::tcq4, KvCode::tq3}}) {
+      all.push_back({isa, format});
+    }
+  }
+  return all;
+}
+
+class Determinism : public testing::TestWithParam<Setup> {
  protected:
-  Outputs run(const std::vector<SequenceRows>& rows, const Queries& queries,
-              const TiledOptions& options, int num_threads = 1) {
+  static CpuIsa isa() { return GetParam().isa; }
+
+  Outputs run(const std::vector<SequenceRows>& rows, const Queries& queries, TiledOptions options,
+              int num_threads = 1) {
+    options.format = GetParam().format;
     TiledKv kv(kShape, rows, options);
     const Segment segment{.view = kv.view()};
     Outputs outputs;
     const AttentionCall call = make_call(queries, {&segment, 1}, params_, outputs);
-    EXPECT_TRUE(attend(*backend_for(GetParam(), num_threads), call).ok());
+    EXPECT_TRUE(attend(*backend_for(isa(), num_threads), call).ok());
     return outputs;
   }
 
@@ -48,7 +69,7 @@ TEST_P(Determinism, OneThreadEqualsManyThreads) {
 TEST_P(Determinism, AnyBlockSizeAndAnyPageOrder) {
   const Queries queries = queries_for({5, 1, 70});
   const Outputs expected = run(sequences(), queries, {});
-  for (const int block_size : {16, 32, 48, 64, 80, 256, 2048}) {
+  for (const int block_size : {16, 48, 80, 2048}) {
     for (const bool shuffled : {false, true}) {
       TiledOptions options;
       options.block_size = block_size;
@@ -79,14 +100,14 @@ TEST_P(Determinism, AnyChunkingOfThePrompt) {
   for (const std::optional<int> window : {std::optional<int>(), std::optional<int>(70)}) {
     params_.window = window;
     const SequenceRows rows = random_rows(8, 600, kShape);
-    const Queries whole = queries_for({200});
+    const Queries whole = queries_for({80});
     const Outputs expected = run({rows}, whole, {});
     const size_t row = static_cast<size_t>(kHeads) * static_cast<size_t>(kShape.head_dim_v);
-    for (const int chunk : {1, 7, 16, 61, 199}) {
-      for (int begin = 0; begin < 200; begin += chunk) {
-        const int count = std::min(chunk, 200 - begin);
+    for (const int chunk : {1, 7, 16, 61, 79}) {
+      for (int begin = 0; begin < 80; begin += chunk) {
+        const int count = std::min(chunk, 80 - begin);
         SequenceRows so_far = rows;
-        so_far.kv_len = 400 + begin + count;
+        so_far.kv_len = 520 + begin + count;
         const auto from = whole.values.begin() + int64_t{begin} * kHeads * kShape.head_dim_k;
         Queries part(kHeads, kShape.head_dim_k);
         part.add(std::vector<float>(from, from + int64_t{count} * kHeads * kShape.head_dim_k));
@@ -102,9 +123,9 @@ TEST_P(Determinism, AnyChunkingOfThePrompt) {
 
 TEST_P(Determinism, RepeatedCallsGiveTheSameBits) {
   const Queries queries = queries_for({2, 2, 2});
-  TiledKv kv(kShape, sequences(), {});
+  TiledKv kv(kShape, sequences(), {.format = GetParam().format});
   const Segment segment{.view = kv.view()};
-  const auto backend = backend_for(GetParam(), 3);
+  const auto backend = backend_for(isa(), 3);
   Outputs first;
   ASSERT_TRUE(attend(*backend, make_call(queries, {&segment, 1}, params_, first)).ok());
   for (int i = 0; i < 20; ++i) {
@@ -121,17 +142,16 @@ TEST_P(Determinism, RepeatedCallsGiveTheSameBits) {
 // them. Not the same bits as one segment, since a partition takes its segments one after the other.
 TEST_P(Determinism, SegmentsOfTheSameRowsAgreeWithOneSegment) {
   const SequenceRows rows = random_rows(4, 300, kShape);
-  TiledKv kv(kShape, {rows}, {});
+  TiledKv kv(kShape, {rows}, {.format = GetParam().format});
   const Queries queries = queries_for({50});
   const Segment whole{.view = kv.view()};
   Outputs expected;
-  ASSERT_TRUE(
-      attend(*backend_for(GetParam()), make_call(queries, {&whole, 1}, params_, expected)).ok());
+  ASSERT_TRUE(attend(*backend_for(isa()), make_call(queries, {&whole, 1}, params_, expected)).ok());
   const std::vector<Segment> parts = {{.view = kv.view(), .begin = 0, .end = 4},
                                       {.view = kv.view(), .begin = 4},
                                       {.view = kv.view(), .newest = 40}};
   Outputs outputs;
-  ASSERT_TRUE(attend(*backend_for(GetParam()), make_call(queries, parts, params_, outputs)).ok());
+  ASSERT_TRUE(attend(*backend_for(isa()), make_call(queries, parts, params_, outputs)).ok());
   EXPECT_LE(max_difference(outputs.out, expected.out), 2e-6);
   EXPECT_LE(max_difference(outputs.lse, expected.lse), 2e-6);
 }
@@ -144,13 +164,12 @@ TEST_P(Determinism, RecentRowsAreRelativeToTheQueryInAnyChunking) {
     SequenceRows body = packed;
     SequenceRows recent = exact;
     body.kv_len = recent.kv_len = kv_len;
-    TiledKv body_kv(kShape, {body}, {});
-    TiledKv recent_kv(kShape, {recent}, {});
+    TiledKv body_kv(kShape, {body}, {.format = GetParam().format});
+    TiledKv recent_kv(kShape, {recent}, {.format = GetParam().format});
     const std::vector<Segment> segments = {{.view = body_kv.view()},
                                            {.view = recent_kv.view(), .newest = 20}};
     Outputs outputs;
-    EXPECT_TRUE(
-        attend(*backend_for(GetParam()), make_call(queries, segments, params_, outputs)).ok());
+    EXPECT_TRUE(attend(*backend_for(isa()), make_call(queries, segments, params_, outputs)).ok());
     return outputs;
   };
   const Outputs expected = run_with(260, whole);
@@ -166,9 +185,11 @@ TEST_P(Determinism, RecentRowsAreRelativeToTheQueryInAnyChunking) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, Determinism,
-                         testing::ValuesIn(available_cpu_isas(detect_cpu_features())),
-                         [](const auto& test) { return std::string(cpu_isa_name(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Setups, Determinism, testing::ValuesIn(setups()), [](const auto& test) {
+  return std::string(cpu_isa_name(test.param.isa)) + "_" +
+         std::string(kv_code_name(test.param.format.k)) + "_" +
+         std::string(kv_code_name(test.param.format.v));
+});
 
 }  // namespace
 }  // namespace kvik::test

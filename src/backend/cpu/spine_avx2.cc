@@ -5,9 +5,15 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "backend/cpu/attend_task.h"
 #include "core/isa_region.h"
+#include "format/hadamard.h"
+#include "format/level_tables.h"
+#include "format/lloyd_max.h"
+#include "format/packed_tile.h"
 #include "kvik/core/dtype.h"
 
 KVIK_ISA_BEGIN("avx2,fma,f16c")
@@ -139,11 +145,78 @@ struct LineBf16 {
   }
 };
 
+// ---- integers, for packed tiles
+
+struct Ints {
+  __m256i a, b;  // lanes 0..7, 8..15
+};
+
+inline Ints iload(const std::byte* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+inline void istore(uint32_t* p, Ints x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
+}
+inline Ints iset(uint32_t s) {
+  const __m256i x = _mm256_set1_epi32(static_cast<int>(s));
+  return {x, x};
+}
+inline Ints iand(Ints x, Ints y) {
+  return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)};
+}
+inline Ints ior(Ints x, Ints y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+inline Ints ixor(Ints x, Ints y) {
+  return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)};
+}
+inline Ints isub(Ints x, Ints y) {
+  return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+}
+template <int kBits>
+inline Ints shl(Ints x) {
+  return {_mm256_slli_epi32(x.a, kBits), _mm256_slli_epi32(x.b, kBits)};
+}
+template <int kBits>
+inline Ints shr(Ints x) {
+  return {_mm256_srli_epi32(x.a, kBits), _mm256_srli_epi32(x.b, kBits)};
+}
+template <int kBits>
+inline Ints sar(Ints x) {
+  return {_mm256_srai_epi32(x.a, kBits), _mm256_srai_epi32(x.b, kBits)};
+}
+inline Vec to_float(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+// 16 bytes that byte_lookup takes from.
+inline Ints load_table(const int8_t* bytes) {
+  const __m256i t =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+  return {t, t};
+}
+// Each byte b of idx, below 16, becomes byte b of the table.
+inline Ints byte_lookup(Ints idx, Ints table) {
+  return {_mm256_shuffle_epi8(table.a, idx.a), _mm256_shuffle_epi8(table.a, idx.b)};
+}
+// Lane i of x - kBy lanes: x[i - kBy], or the last lanes of `before`.
+template <int kBy>
+inline Ints lanes_up(Ints x, Ints before) {
+  const __m256i low = _mm256_permute2x128_si256(before.b, x.a, 0x21);
+  const __m256i high = _mm256_permute2x128_si256(x.a, x.b, 0x21);
+  return {_mm256_alignr_epi8(x.a, low, 16 - 4 * kBy), _mm256_alignr_epi8(x.b, high, 16 - 4 * kBy)};
+}
+inline Vec load_floats(const std::byte* p) {
+  const Ints x = iload(p);
+  return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
+}
+inline Vec load_halves(const std::byte* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
+}
+
 #include "backend/cpu/attention_body.inl.h"
 
 }  // namespace avx2
 
-const AttendKernels kAvx2Kernels = {avx2::attend, avx2::merge};
+const AttendKernels kAvx2Kernels = {avx2::attend, avx2::merge, avx2::unpack};
 
 }  // namespace kvik::cpu
 KVIK_ISA_END

@@ -94,10 +94,53 @@ struct LineBf16 {
   }
 };
 
+// ---- integers, for packed tiles
+
+struct Ints {
+  __m512i v;
+};
+
+// Packed tiles begin at half lines.
+inline Ints iload(const std::byte* p) { return {_mm512_loadu_si512(p)}; }
+inline void istore(uint32_t* p, Ints x) { _mm512_storeu_si512(p, x.v); }
+inline Ints iset(uint32_t s) { return {_mm512_set1_epi32(static_cast<int>(s))}; }
+inline Ints iand(Ints x, Ints y) { return {_mm512_and_si512(x.v, y.v)}; }
+inline Ints ior(Ints x, Ints y) { return {_mm512_or_si512(x.v, y.v)}; }
+inline Ints ixor(Ints x, Ints y) { return {_mm512_xor_si512(x.v, y.v)}; }
+inline Ints isub(Ints x, Ints y) { return {_mm512_sub_epi32(x.v, y.v)}; }
+template <int kBits>
+inline Ints shl(Ints x) {
+  return {_mm512_slli_epi32(x.v, kBits)};
+}
+template <int kBits>
+inline Ints shr(Ints x) {
+  return {_mm512_srli_epi32(x.v, kBits)};
+}
+template <int kBits>
+inline Ints sar(Ints x) {
+  return {_mm512_srai_epi32(x.v, kBits)};
+}
+inline Vec to_float(Ints x) { return {_mm512_cvtepi32_ps(x.v)}; }
+// 16 bytes that byte_lookup takes from.
+inline Ints load_table(const int8_t* bytes) {
+  return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)))};
+}
+// Each byte b of idx, below 16, becomes byte b of the table.
+inline Ints byte_lookup(Ints idx, Ints table) { return {_mm512_shuffle_epi8(table.v, idx.v)}; }
+// Lane i of x - kBy lanes: x[i - kBy], or the last lanes of `before`.
+template <int kBy>
+inline Ints lanes_up(Ints x, Ints before) {
+  return {_mm512_alignr_epi32(x.v, before.v, 16 - kBy)};
+}
+inline Vec load_floats(const std::byte* p) { return {_mm512_castsi512_ps(iload(p).v)}; }
+inline Vec load_halves(const std::byte* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+
 #include "backend/cpu/attention_body.inl.h"
 
 }  // namespace avx512
 
-const AttendKernels kAvx512Kernels = {avx512::attend, avx512::merge};
+const AttendKernels kAvx512Kernels = {avx512::attend, avx512::merge, avx512::unpack};
 
 }  // namespace kvik::cpu

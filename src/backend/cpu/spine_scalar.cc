@@ -3,8 +3,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "backend/cpu/attend_task.h"
+#include "format/hadamard.h"
+#include "format/level_tables.h"
+#include "format/lloyd_max.h"
+#include "format/packed_tile.h"
 #include "kvik/core/dtype.h"
 
 namespace kvik::cpu {
@@ -131,10 +137,98 @@ struct LineBf16 {
   }
 };
 
+// ---- integers, for packed tiles
+
+struct Ints {
+  uint32_t x[16];
+};
+
+inline Ints iload(const std::byte* p) {
+  Ints v;
+  std::memcpy(v.x, p, sizeof v.x);
+  return v;
+}
+inline void istore(uint32_t* p, Ints v) { std::memcpy(p, v.x, sizeof v.x); }
+inline Ints iset(uint32_t s) {
+  Ints v;
+  for (uint32_t& x : v.x) x = s;
+  return v;
+}
+inline Ints iand(Ints a, Ints b) {
+  for (int i = 0; i < 16; ++i) a.x[i] &= b.x[i];
+  return a;
+}
+inline Ints ior(Ints a, Ints b) {
+  for (int i = 0; i < 16; ++i) a.x[i] |= b.x[i];
+  return a;
+}
+inline Ints ixor(Ints a, Ints b) {
+  for (int i = 0; i < 16; ++i) a.x[i] ^= b.x[i];
+  return a;
+}
+inline Ints isub(Ints a, Ints b) {
+  for (int i = 0; i < 16; ++i) a.x[i] -= b.x[i];
+  return a;
+}
+template <int kBits>
+inline Ints shl(Ints a) {
+  for (uint32_t& x : a.x) x <<= kBits;
+  return a;
+}
+template <int kBits>
+inline Ints shr(Ints a) {
+  for (uint32_t& x : a.x) x >>= kBits;
+  return a;
+}
+template <int kBits>
+inline Ints sar(Ints a) {
+  for (uint32_t& x : a.x) x = static_cast<uint32_t>(static_cast<int32_t>(x) >> kBits);
+  return a;
+}
+inline Vec to_float(Ints a) {
+  Vec v;
+  for (int i = 0; i < 16; ++i) v.x[i] = static_cast<float>(static_cast<int32_t>(a.x[i]));
+  return v;
+}
+// 16 bytes that byte_lookup takes from.
+inline Ints load_table(const int8_t* bytes) {
+  Ints v;
+  for (int i = 0; i < 4; ++i) std::memcpy(v.x + 4 * i, bytes, 16);
+  return v;
+}
+// Each byte b of idx, below 16, becomes byte b of the table.
+inline Ints byte_lookup(Ints idx, Ints table) {
+  uint8_t b[64], t[64];
+  std::memcpy(b, idx.x, sizeof b);
+  std::memcpy(t, table.x, sizeof t);
+  for (uint8_t& each : b) each = t[each % 16];
+  std::memcpy(idx.x, b, sizeof b);
+  return idx;
+}
+// Lane i of x - kBy lanes: x[i - kBy], or the last lanes of `before`.
+template <int kBy>
+inline Ints lanes_up(Ints x, Ints before) {
+  Ints v;
+  for (int i = 0; i < 16; ++i) v.x[i] = i < kBy ? before.x[16 - kBy + i] : x.x[i - kBy];
+  return v;
+}
+inline Vec load_floats(const std::byte* p) {
+  Vec v;
+  std::memcpy(v.x, p, sizeof v.x);
+  return v;
+}
+inline Vec load_halves(const std::byte* p) {
+  uint16_t h[16];
+  Vec v;
+  std::memcpy(h, p, sizeof h);
+  for (int i = 0; i < 16; ++i) v.x[i] = f16_to_f32(h[i]);
+  return v;
+}
+
 #include "backend/cpu/attention_body.inl.h"
 
 }  // namespace scalar
 
-const AttendKernels kScalarKernels = {scalar::attend, scalar::merge};
+const AttendKernels kScalarKernels = {scalar::attend, scalar::merge, scalar::unpack};
 
 }  // namespace kvik::cpu
