@@ -5,14 +5,24 @@ from .owned import MAX_ROWS, OwnedKVCache
 
 
 class BlockOwnedKVCache(OwnedKVCache):
-    """Rows counted in blocks of block_size; block i holds rows ``[i * block_size, (i + 1) * block_size)``.
+    """Rows counted in blocks of block_size; block i holds rows ``[i * block_size, (i + 1) *
+    block_size)``.
 
-    With the extension all blocks lie in one range of addresses, so that reading all rows joins nothing.
-    All else is as in TailOwnedKVCache. `updates` counts blocks that a call touches, not calls.
+    With the extension all blocks lie in one range of addresses, so that reading all rows joins
+    nothing. All else is as in TailOwnedKVCache. `updates` counts blocks that a call touches, not
+    calls.
     """
 
-    def __init__(self, mode="contiguous_eval", block_size=1024, keys=None, values=None, offset=None,
-                 *, max_rows=MAX_ROWS):  # fmt: skip
+    def __init__(
+        self,
+        mode="contiguous_eval",
+        block_size=1024,
+        keys=None,
+        values=None,
+        offset=None,
+        *,
+        max_rows=MAX_ROWS,
+    ):
         super().__init__(block_size, mode, max_rows)
         if keys is not None or values is not None:
             self._replace(keys, values, offset)
@@ -56,12 +66,17 @@ class BlockOwnedKVCache(OwnedKVCache):
         self._write(keys, values)
 
     def active_block_slices(self):
-        """``(start, keys, values)`` of each block with valid rows, in order, the last one cut to its rows."""
+        """``(start, keys, values)`` of each block with valid rows, in order, the last one cut to
+        its rows."""
         if self.offset == 0:
             return []
         keys, values = self.keys_and_values()
         return [
-            (start, keys[..., start : start + self.step, :], values[..., start : start + self.step, :])
+            (
+                start,
+                keys[..., start : start + self.step, :],
+                values[..., start : start + self.step, :],
+            )
             for start in range(0, self.offset, self.step)
         ]
 
@@ -71,8 +86,8 @@ class BlockOwnedKVCache(OwnedKVCache):
 
     @property
     def meta_state(self):
-        """``(block_size, offset, mode)`` as strings. Setting another block size is a ValueError once there
-        are rows."""
+        """``(block_size, offset, mode)`` as strings. Setting another block size is a ValueError
+        once there are rows."""
         return (str(self.step), str(self.offset), self.mode)
 
     @meta_state.setter
@@ -82,8 +97,12 @@ class BlockOwnedKVCache(OwnedKVCache):
             return
         block_size, offset, mode = parsed
         if block_size != self.step and self._kind is not None:
-            raise ValueError(f"the cache has rows in blocks of {self.step}; it cannot take blocks of {block_size}")
+            raise ValueError(
+                f"the cache has rows in blocks of {self.step}; it takes none of {block_size}"
+            )
         if not 0 <= offset <= self.offset:
-            raise ValueError(f"an offset of {offset} does not fit the {self.offset} rows of the cache")
+            raise ValueError(
+                f"an offset of {offset} does not fit the {self.offset} rows of the cache"
+            )
         self.step, self.mode = block_size, mode or self.mode
         self._trim_to(offset)

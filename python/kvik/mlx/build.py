@@ -52,7 +52,9 @@ def find_nanobind(folder=None):
         folder = spec.submodule_search_locations[0]
     folder = pathlib.Path(folder)
     if internals_version(folder) != wanted:
-        raise ExtensionError(f"{folder} has internals {internals_version(folder)}, not {wanted}; {remedy}")
+        raise ExtensionError(
+            f"{folder} has internals {internals_version(folder)}, not {wanted}; {remedy}"
+        )
     return folder
 
 
@@ -65,12 +67,26 @@ def compile_command(compiler, nanobind, target):
         sysconfig.get_path("include"),
     ]
     return [
-        compiler, "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
-        "-DNDEBUG", "-DNB_DOMAIN=mlx", "-DNB_COMPACT_ASSERTIONS", f"-DKVIK_MODULE={extension.MODULE}",
+        compiler,
+        "-std=c++20",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-w",
+        "-DNDEBUG",
+        "-DNB_DOMAIN=mlx",
+        "-DNB_COMPACT_ASSERTIONS",
+        f"-DKVIK_MODULE={extension.MODULE}",
         *(f"-I{path}" for path in include),
-        str(extension.SOURCE), str(nanobind / "src" / "nb_combined.cpp"),
-        f"-L{root / 'lib'}", "-lmlx", f"-Wl,-rpath,{root / 'lib'}", "-o", str(target),
-    ]  # fmt: skip
+        str(extension.SOURCE),
+        str(nanobind / "src" / "nb_combined.cpp"),
+        f"-L{root / 'lib'}",
+        "-lmlx",
+        f"-Wl,-rpath,{root / 'lib'}",
+        "-o",
+        str(target),
+    ]
 
 
 def build(force=False, compiler=None, nanobind=None):
@@ -80,9 +96,15 @@ def build(force=False, compiler=None, nanobind=None):
     path = extension.extension_path()
     if path.exists() and not force:
         return path
-    compiler = compiler or os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
+    compiler = (
+        compiler
+        or os.environ.get("CXX")
+        or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
+    )
     if compiler is None or shutil.which(compiler) is None:
-        raise ExtensionError("no C++ compiler was found; install one (Debian: g++) or give --compiler")
+        raise ExtensionError(
+            "no C++ compiler was found; install one (Debian: g++) or give --compiler"
+        )
     nanobind = find_nanobind(nanobind)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as folder:
@@ -94,15 +116,21 @@ def build(force=False, compiler=None, nanobind=None):
             raise ExtensionError(f"{compiler} failed:\n{done.stderr.strip()}")
         # In a process of its own: a module that does not fit could take this one down.
         check = "import sys; from kvik.mlx import extension; extension.load(sys.argv[1])"
-        done = subprocess.run([sys.executable, "-c", check, str(target)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", check, str(target)], capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
-            raise ExtensionError(f"the extension was built and does not work:\n{done.stderr.strip()}")
+            raise ExtensionError(
+                f"the extension was built and does not work:\n{done.stderr.strip()}"
+            )
         os.replace(target, path)
     return path
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m kvik.mlx.build", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m kvik.mlx.build", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--force", action="store_true", help="build again what is there already")
     parser.add_argument("--compiler", help="C++ compiler (default: $CXX, c++, g++, clang++)")
     parser.add_argument("--nanobind", help="folder of nanobind (default: the installed package)")

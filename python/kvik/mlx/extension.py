@@ -25,7 +25,8 @@ class ExtensionError(RuntimeError):
 
 
 def cache_dir():
-    """Folder of compiled extensions: $KVIK_CACHE_DIR, else $XDG_CACHE_HOME/kvik, else ~/.cache/kvik."""
+    """Folder of compiled extensions: $KVIK_CACHE_DIR, else $XDG_CACHE_HOME/kvik, else
+    ~/.cache/kvik."""
     if os.environ.get("KVIK_CACHE_DIR"):
         root = pathlib.Path(os.environ["KVIK_CACHE_DIR"]).absolute()
     elif os.environ.get("XDG_CACHE_HOME"):
@@ -37,7 +38,8 @@ def cache_dir():
 
 @functools.cache
 def nanobind_abi():
-    """The tag of the nanobind that MLX was built with, such as '..._v22': modules of one tag share types."""
+    """The tag of the nanobind that MLX was built with, such as '..._v22': modules of one tag share
+    types."""
     data = pathlib.Path(mx.__file__).read_bytes()
     found = set(re.findall(rb"nanobind_[a-z0-9_]+_v[0-9]+", data)) or set(
         re.findall(rb"v[0-9]+_[a-z_]*(?:gxx|libcpp)[a-z0-9_]*", data)
@@ -66,7 +68,9 @@ def load(path):
         if built_for != mx.__version__ or module.running_with != mx.__version__:
             raise ExtensionError(f"it was built for MLX {built_for}, not {mx.__version__}")
         if not module.has_expected_buffers():
-            raise ExtensionError(f"MLX {mx.__version__} keeps its buffers in another way than expected")
+            raise ExtensionError(
+                f"MLX {mx.__version__} keeps its buffers in another way than expected"
+            )
         # A type that crosses the border both ways shows that the two modules share them.
         rows = mx.zeros((1, 1, 1, 1))
         if module.TailRegion(rows, 1, 1).append(rows, None, 0).shape != (1, 1, 1, 1):
@@ -88,7 +92,8 @@ def append_extension():
         path = extension_path()
         if not path.exists():
             warnings.warn(
-                f"kvik: no extension for MLX {mx.__version__}: {remedy}; run `python -m kvik.mlx.build`",
+                f"kvik: no extension for MLX {mx.__version__}: {remedy}; "
+                "run `python -m kvik.mlx.build`",
                 stacklevel=2,
             )
             return None

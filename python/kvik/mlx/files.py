@@ -1,11 +1,11 @@
 """Prompt cache files, in both layouts that mlx-lm has had.
 
-Both are safetensors files with one tensor per leaf of each layer's state, named by its path ("3.0"), and
-three items of metadata as flattened trees:
+Both are safetensors files with one tensor per leaf of each layer's state, named by its path
+("3.0"), and three items of metadata as flattened trees:
 
     until 0.32.1    [meta states, user metadata, class names]; a state holds arrays only
-    since 0.32.2    [user metadata, class names, scalars]; a state holds its numbers too, saved as arrays
-                    and listed in scalars as (path, "scalar" | "string" | "none")
+    since 0.32.2    [user metadata, class names, scalars]; a state holds its numbers too, saved as
+                    arrays and listed in scalars as (path, "scalar" | "string" | "none")
 """
 
 import inspect
@@ -15,7 +15,8 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 
 def _has_scalars(parts):
-    """Whether three parts of metadata are of the newer layout: its last is a list of pairs after a ""."""
+    """Whether three parts of metadata are of the newer layout: its last is a list of pairs after a
+    ""."""
     return isinstance(parts[-1], list) and len(parts[-1]) > 0 and parts[-1][0] == ""
 
 
@@ -62,18 +63,22 @@ def _make_old(name, state, meta):
 def load_prompt_cache(file_name, return_metadata=False):
     """The caches of a file of either layout; with return_metadata also the user's metadata.
 
-    Raises ValueError for a file that is neither, names an unknown class, or holds, in the older layout, a
-    cache that the installed mlx-lm has no state for.
+    Raises ValueError for a file that is neither, names an unknown class, or holds, in the older
+    layout, a cache that the installed mlx-lm has no state for.
     """
     arrays, metadata = mx.load(str(file_name), return_metadata=True)
     parts = tree_unflatten(list(metadata.items())) if metadata else []
     if not isinstance(parts, list) or len(parts) not in (2, 3):
-        raise ValueError(f"{file_name} is not a prompt cache: its metadata has not the parts of one")
+        raise ValueError(
+            f"{file_name} is not a prompt cache: its metadata has not the parts of one"
+        )
     if _has_scalars(parts):
         user, names, scalars = parts
         _restore_scalars(arrays, scalars)
         states = tree_unflatten(list(arrays.items()))
-        caches = [_find_class(name).from_state(state) for name, state in zip(names, states, strict=True)]
+        caches = [
+            _find_class(name).from_state(state) for name, state in zip(names, states, strict=True)
+        ]
     else:
         # Empty user metadata leaves no key behind, which unflattening shows as an empty part.
         metas, user, names = parts if len(parts) == 3 else (parts[0], {}, parts[1])

@@ -1,7 +1,8 @@
 """Putting Kvik's caches in the place of a model's caches, one entry per layer."""
 
-import kvik
 import mlx.core as mx
+
+import kvik
 
 from . import routing
 from .block_owned import BlockOwnedKVCache
@@ -11,7 +12,8 @@ from .tail_owned import TailOwnedKVCache
 
 
 def _holds_rows_in_order(entry):
-    """Whether an entry of a cache list can be replaced: trimmable, not indexed, with keys and values."""
+    """Whether an entry of a cache list can be replaced: trimmable, not indexed, with keys and
+    values."""
     return (
         entry is not None
         and not hasattr(entry, "_idx")
@@ -38,12 +40,13 @@ class _Rows:
 
 def install_vllm_metal_paged_attention_kv_cache(
     cache, block_size=16, num_blocks=1024, turboquant_config=None, kv_quant_config=None, **options
-):  # fmt: skip
-    """Replaces entries of a cache list in place by paged ones with the same rows, and routes attention.
+):
+    """Replaces entries of a cache list in place by paged ones with the same rows, and routes
+    attention.
 
-    Skipped: None, what is not trimmable, is indexed (rotating) or has no keys and values, and tail- and
-    block-owned entries. An entry that is paged already takes the new settings. Either all entries change or,
-    with an error, none.
+    Skipped: None, what is not trimmable, is indexed (rotating) or has no keys and values, and
+    tail- and block-owned entries. An entry that is paged already takes the new settings. Either
+    all entries change or, with an error, none.
 
     Args:
         cache: a list, as of mlx_lm.models.cache.make_prompt_cache.
@@ -81,13 +84,15 @@ def install_vllm_metal_paged_attention_kv_cache(
 
 
 def install(cache, **options):
-    """install_vllm_metal_paged_attention_kv_cache with its defaults, of which options may name any."""
+    """install_vllm_metal_paged_attention_kv_cache with its defaults, of which options may name
+    any."""
     return install_vllm_metal_paged_attention_kv_cache(cache, **options)
 
 
 def uninstall(cache=None):
-    """Ends the routing of attention; with a cache list, also puts mlx-lm's KVCache, with the rows, in the place
-    of its paged entries. Paged caches that stay in use work on, over gathered rows."""
+    """Ends the routing of attention; with a cache list, also puts mlx-lm's KVCache, with the rows,
+    in the place of its paged entries. Paged caches that stay in use work on, over gathered
+    rows."""
     if cache is not None:
         from mlx_lm.models.cache import KVCache
 
@@ -118,7 +123,8 @@ def _install_owned(cache, make, wanted, reconfigure, skips):
 
 
 def install_tail_owned_attention_kv_cache(cache, mode="contiguous_eval", step=None):
-    """Replaces entries of a cache list in place by tail-owned ones with the same rows; returns the report."""
+    """Replaces entries of a cache list in place by tail-owned ones with the same rows; returns the
+    report."""
 
     def reconfigure(entry):
         entry.meta_state = (entry.step if step is None else step, entry.offset, mode)
@@ -153,8 +159,8 @@ def install_block_owned_attention_kv_cache(cache, mode="contiguous_eval", block_
 
 
 def tail_owned_attention_kv_stats(cache):
-    """Sums over the entries that are Kvik's, or None without any. For a paged entry `arrays` counts attention
-    calls and `time_s` writing and attention."""
+    """Sums over the entries that are Kvik's, or None without any. For a paged entry `arrays`
+    counts attention calls and `time_s` writing and attention."""
     total = None
     for entry in cache:
         if isinstance(entry, OwnedKVCache):

@@ -33,16 +33,25 @@ def causal_array(query_len, key_len, dtype=None):
 
 
 def make_mask(
-    offset, N=None, return_array=False, window_size=None, *, query_len=None, key_len=None, dtype=None
-):  # fmt: skip
+    offset,
+    N=None,  # noqa: N803
+    return_array=False,
+    window_size=None,
+    *,
+    query_len=None,
+    key_len=None,
+    dtype=None,
+):
     """The mask of N queries after `offset` cached rows.
 
-    mlx-lm's form (N, return_array, window_size): None, "causal" or a bool array ``[N, offset + N]``.
-    With query_len and key_len: `causal_array`.
+    mlx-lm's form (N, return_array, window_size): None, "causal" or a bool array ``[N, offset +
+    N]``. With query_len and key_len: `causal_array`.
     """
     if query_len is not None or key_len is not None:
         if N is not None or return_array or window_size is not None:
-            raise ValueError("make_mask takes N, return_array, window_size or query_len, key_len, dtype, not both")
+            raise ValueError(
+                "make_mask takes N with its options, or query_len and key_len, not both"
+            )
         query_len = key_len if query_len is None else query_len
         key_len = offset + query_len if key_len is None else key_len
         return causal_array(query_len, key_len, dtype)

@@ -1,4 +1,5 @@
-"""What the tail-owned and the block-owned cache share: rows of keys and values, state, trim, masks, forks."""
+"""What the tail-owned and the block-owned cache share: rows of keys and values, state, trim,
+masks, forks."""
 
 import time
 
@@ -13,7 +14,10 @@ MAX_ROWS = 1 << 18
 
 
 def _describe(keys, values):
-    return ", ".join(f"[{', '.join(map(str, a.shape))}] {str(a.dtype).rpartition('.')[2]}" for a in (keys, values))
+    return ", ".join(
+        f"[{', '.join(map(str, a.shape))}] {str(a.dtype).rpartition('.')[2]}"
+        for a in (keys, values)
+    )
 
 
 def check_pair(keys, values):
@@ -22,7 +26,9 @@ def check_pair(keys, values):
         if not isinstance(array, mx.array):
             raise TypeError(f"{name} are an mx.array, not {type(array).__name__}")
     if keys.ndim != 4 or values.ndim != 4 or keys.shape[:3] != values.shape[:3]:
-        raise ValueError(f"keys and values are [B, H, T, D] with equal B, H and T, not {_describe(keys, values)}")
+        raise ValueError(
+            f"keys and values are [B, H, T, D] with equal B, H and T, not {_describe(keys, values)}"
+        )
 
 
 def _kind(keys, values):
@@ -85,10 +91,11 @@ class OwnedKVCache:
         return 1
 
     def update_and_fetch(self, keys, values):
-        """Appends ``[B, H, S, Dk]`` and ``[B, H, S, Dv]``; returns all valid keys and values, ``[B, H, offset, D]``.
+        """Appends ``[B, H, S, Dk]`` and ``[B, H, S, Dv]``; returns all valid keys and values,
+        ``[B, H, offset, D]``.
 
-        Arrays returned earlier keep their content for ever. Raises ValueError, with nothing changed, for
-        other shapes or dtypes than those of the first update.
+        Arrays returned earlier keep their content for ever. Raises ValueError, with nothing
+        changed, for other shapes or dtypes than those of the first update.
         """
         self._write(keys, values)
         return self.keys_and_values()
@@ -107,7 +114,9 @@ class OwnedKVCache:
     @offset.setter
     def offset(self, offset):
         if not 0 <= offset <= self.offset:
-            raise ValueError(f"an offset of {offset} does not fit the {self.offset} rows of the cache")
+            raise ValueError(
+                f"an offset of {offset} does not fit the {self.offset} rows of the cache"
+            )
         self._trim_to(offset)
 
     def _trim_to(self, offset):
@@ -127,14 +136,16 @@ class OwnedKVCache:
         return True
 
     def trim(self, n):
-        """Drops the min(n, offset) newest rows and returns that number; 0 for a negative n. Frees nothing."""
+        """Drops the min(n, offset) newest rows and returns that number; 0 for a negative n. Frees
+        nothing."""
         n = min(self.offset, max(n, 0))
         self._trim_to(self.offset - n)
         return n
 
     @property
     def capacity(self):
-        """Rows for which memory is there: the smallest multiple of the step that has held the rows."""
+        """Rows for which memory is there: the smallest multiple of the step that has held the
+        rows."""
         return 0 if self._kind is None else self._key_rows.capacity
 
     @property
@@ -143,7 +154,9 @@ class OwnedKVCache:
         if self._kind is None:
             return 0
         batch, heads, key_dim, value_dim, key_type, value_type = self._kind
-        return self.capacity * batch * heads * (key_dim * key_type.size + value_dim * value_type.size)
+        return (
+            self.capacity * batch * heads * (key_dim * key_type.size + value_dim * value_type.size)
+        )
 
     @property
     def resident_bytes(self):
@@ -172,8 +185,8 @@ class OwnedKVCache:
     def state(self):
         """The valid rows, ``(keys, values)``; ``(None, None)`` while empty.
 
-        Setting replaces all rows; the offset becomes their number. mlx-lm's ``(keys, values, offset)``
-        is taken too. The counters stay.
+        Setting replaces all rows; the offset becomes their number. mlx-lm's ``(keys, values,
+        offset)`` is taken too. The counters stay.
         """
         return self.keys_and_values()
 
@@ -183,7 +196,9 @@ class OwnedKVCache:
             self._clear()
             return
         if len(state) not in (2, 3):
-            raise ValueError(f"a state is (keys, values) or (keys, values, offset), not {len(state)} items")
+            raise ValueError(
+                f"a state is (keys, values) or (keys, values, offset), not {len(state)} items"
+            )
         keys, values = (None if a is None or a.size == 0 and a.ndim < 4 else a for a in state[:2])
         self._replace(keys, values, int(state[2]) if len(state) == 3 and keys is not None else None)
 
@@ -218,8 +233,8 @@ class OwnedKVCache:
 
     @property
     def keys(self):
-        """The valid keys or None. Setting takes effect at once where shape and dtype stay, else when the
-        values are set too; None empties the cache."""
+        """The valid keys or None. Setting takes effect at once where shape and dtype stay, else
+        when the values are set too; None empties the cache."""
         return self.keys_and_values()[0]
 
     @keys.setter
@@ -268,16 +283,32 @@ class OwnedKVCache:
 
     # mlx-lm
 
-    def make_mask(self, N=None, return_array=False, window_size=None, *, query_len=None, key_len=None, dtype=None):
-        """The mask of N queries that follow the rows: None, "causal" or a bool array ``[N, offset + N]``
-        (mlx-lm's form), or with query_len and key_len the array of that size and dtype."""
+    def make_mask(
+        self,
+        N=None,  # noqa: N803
+        return_array=False,
+        window_size=None,
+        *,
+        query_len=None,
+        key_len=None,
+        dtype=None,
+    ):
+        """The mask of N queries that follow the rows: None, "causal" or a bool array ``[N, offset
+        + N]`` (mlx-lm's form), or with query_len and key_len the array of that size and dtype."""
         return masks.make_mask(
-            self.offset, N, return_array, window_size, query_len=query_len, key_len=key_len, dtype=dtype
+            self.offset,
+            N,
+            return_array,
+            window_size,
+            query_len=query_len,
+            key_len=key_len,
+            dtype=dtype,
         )
 
     @classmethod
     def merge(cls, caches):
-        """mlx-lm's BatchKVCache of these caches, by one copy: its rows start at different positions."""
+        """mlx-lm's BatchKVCache of these caches, by one copy: its rows start at different
+        positions."""
         from mlx_lm.models.cache import BatchKVCache
 
         return BatchKVCache.merge(caches)
@@ -290,13 +321,14 @@ class OwnedKVCache:
         cache.offset = self.offset
         if self.offset > 0:
             cache.keys, cache.values = (
-                mx.quantize(rows, group_size=group_size, bits=bits) for rows in self.keys_and_values()
+                mx.quantize(rows, group_size=group_size, bits=bits)
+                for rows in self.keys_and_values()
             )
         return cache
 
     def tail_owner_stats(self):
-        """mode, updates, arrays, bytes and time_s of the updates, copies of the history that they needed,
-        nbytes, resident_bytes."""
+        """mode, updates, arrays, bytes and time_s of the updates, copies of the history that they
+        needed, nbytes, resident_bytes."""
         return {
             "mode": self.mode,
             "updates": self._updates,

@@ -3,11 +3,12 @@
 import contextlib
 import contextvars
 
-import kvik
 import mlx.core as mx
 
+import kvik
+
 from . import masks
-from .arrays import empty_output
+from .arrays import to_mlx
 from .owned import check_pair
 from .snapshots import Snapshots
 
@@ -23,7 +24,8 @@ _phase = contextvars.ContextVar("kvik_mlx_phase", default=None)
 
 @contextlib.contextmanager
 def phase(name):
-    """Within it, calls count as this phase: prefill, decode_verify, ar_decode, postcommit or unknown.
+    """Within it, calls count as this phase: prefill, decode_verify, ar_decode, postcommit or
+    unknown.
 
     Elsewhere a call of one token counts as ar_decode, one of more as prefill.
     """
@@ -41,9 +43,10 @@ def _phase_of(num_queries):
 class PagedKVCache:
     """Keys and values of one layer in Kvik's pages, in the place of mlx-lm's KVCache.
 
-    `update_and_fetch` evaluates the new rows and writes them to the pages; nothing else crosses the border.
-    What it returns are ordinary arrays that are gathered from the pages only if something evaluates them.
-    With attention routed (`kvik.mlx.install`) nothing does: attention runs over the pages.
+    `update_and_fetch` evaluates the new rows and writes them to the pages; nothing else crosses
+    the border. What it returns are ordinary arrays that are gathered from the pages only if
+    something evaluates them. With attention routed (`kvik.mlx.install`) nothing does: attention
+    runs over the pages.
 
     The arguments are those of kvik.PagedKVCache, whose methods the rest are too.
     """
@@ -87,8 +90,8 @@ class PagedKVCache:
     def update_without_fetch(self, keys, values):
         """Appends ``[B, H, S, Dk]`` and ``[B, H, S, Dv]`` to the pages.
 
-        Raises ValueError for other shapes or dtypes than those of the first write, kvik.OutOfPagesError
-        where the capacity is full and may not grow; then nothing was changed.
+        Raises ValueError for other shapes or dtypes than those of the first write,
+        kvik.OutOfPagesError where the capacity is full and may not grow; then nothing was changed.
         """
         check_pair(keys, values)
         mx.eval(keys, values)
@@ -111,7 +114,8 @@ class PagedKVCache:
         )
 
     def keys_and_values(self):
-        """All valid keys and values, gathered when they are evaluated; ``(None, None)`` while empty."""
+        """All valid keys and values, gathered when they are evaluated; ``(None, None)`` while
+        empty."""
         if self._core.empty() or self._shape is None:
             return None, None
         return self._gather()
@@ -124,7 +128,9 @@ class PagedKVCache:
     @offset.setter
     def offset(self, offset):
         if not 0 <= offset <= self.offset:
-            raise ValueError(f"an offset of {offset} does not fit the {self.offset} rows of the cache")
+            raise ValueError(
+                f"an offset of {offset} does not fit the {self.offset} rows of the cache"
+            )
         self.trim(self.offset - offset)
 
     @property
@@ -154,14 +160,15 @@ class PagedKVCache:
     # Attention
 
     def is_fetched(self, keys, values):
-        """Whether these are the arrays of the last update_and_fetch: all rows, as they lie in the pages."""
+        """Whether these are the arrays of the last update_and_fetch: all rows, as they lie in the
+        pages."""
         return keys is self._fetched[0] and values is self._fetched[1] and keys is not None
 
     def attend(self, queries, scale=None, mask=None, sinks=None, sliding_window=None):
         """Attention of queries ``[B, H, S, Dk]`` over the pages, or None where that is declined.
 
-        mask: None lets every query see all rows (mlx's meaning), "causal", or an array: bool, true = visible,
-        or of floats, 0 = visible, minus infinity = hidden.
+        mask: None lets every query see all rows (mlx's meaning), "causal", or an array: bool, true
+        = visible, or of floats, 0 = visible, minus infinity = hidden.
         """
         if mask is None:
             mask = "full" if sliding_window is None else "causal"
@@ -173,15 +180,17 @@ class PagedKVCache:
             mx.eval(queries)
         if sinks is not None:
             mx.eval(sinks)
-        value_dim = self._shape[3] if self._shape is not None else queries.shape[3]
-        out = empty_output((*queries.shape[:3], value_dim), queries.dtype)
-        return self._core.paged_attention(
-            queries, scale, sliding_window, mask, None, sinks, phase=_phase_of(queries.shape[2]), out=out
+        out = self._core.paged_attention(
+            queries, scale, sliding_window, mask, None, sinks, phase=_phase_of(queries.shape[2])
         )
+        # A copy of the output costs less than having MLX make an array for it first.
+        return None if out is None else to_mlx(out, queries.shape[2])
 
     def paged_attention(self, queries, scale=None, sliding_window=None, mask="causal", sinks=None):
         """`attend` with the defaults of kvik.PagedKVCache.paged_attention."""
-        return self.attend(queries, scale, "causal" if mask is None else mask, sinks, sliding_window)
+        return self.attend(
+            queries, scale, "causal" if mask is None else mask, sinks, sliding_window
+        )
 
     def count_fallback(self, num_queries):
         """Counts a call that was served over gathered rows."""
@@ -202,14 +211,16 @@ class PagedKVCache:
 
     @property
     def state(self):
-        """The valid rows, ``(keys, values)``; ``(None, None)`` while empty. Setting replaces all rows by a copy;
-        mlx-lm's ``(keys, values, offset)`` is taken too."""
+        """The valid rows, ``(keys, values)``; ``(None, None)`` while empty. Setting replaces all
+        rows by a copy; mlx-lm's ``(keys, values, offset)`` is taken too."""
         return self.keys_and_values()
 
     @state.setter
     def state(self, state):
         if state is not None and len(state) not in (0, 2, 3):
-            raise ValueError(f"a state is (keys, values) or (keys, values, offset), not {len(state)} items")
+            raise ValueError(
+                f"a state is (keys, values) or (keys, values, offset), not {len(state)} items"
+            )
         keys, values = (None, None) if not state else state[:2]
         if keys is not None and keys.ndim < 4 and keys.size == 0:
             keys = values = None
@@ -269,8 +280,8 @@ class PagedKVCache:
 
     @property
     def keys(self):
-        """The valid keys or None. Setting copies all rows: at once where the number of rows stays, else when
-        the values are set too; None empties the cache."""
+        """The valid keys or None. Setting copies all rows: at once where the number of rows stays,
+        else when the values are set too; None empties the cache."""
         return self.keys_and_values()[0]
 
     @keys.setter
@@ -287,7 +298,8 @@ class PagedKVCache:
         self._set_half("values", array)
 
     def fork(self):
-        """A second cache with the same rows; full pages are shared for ever, the last one until one appends."""
+        """A second cache with the same rows; full pages are shared for ever, the last one until
+        one appends."""
         other = self._of(self._core.fork())
         other._shape, other._dtypes = self._shape, self._dtypes
         return other
@@ -300,15 +312,31 @@ class PagedKVCache:
 
     # mlx-lm
 
-    def make_mask(self, N=None, return_array=False, window_size=None, *, query_len=None, key_len=None, dtype=None):
+    def make_mask(
+        self,
+        N=None,  # noqa: N803
+        return_array=False,
+        window_size=None,
+        *,
+        query_len=None,
+        key_len=None,
+        dtype=None,
+    ):
         """As TailOwnedKVCache.make_mask."""
         return masks.make_mask(
-            self.offset, N, return_array, window_size, query_len=query_len, key_len=key_len, dtype=dtype
+            self.offset,
+            N,
+            return_array,
+            window_size,
+            query_len=query_len,
+            key_len=key_len,
+            dtype=dtype,
         )
 
     @classmethod
     def merge(cls, caches):
-        """mlx-lm's BatchKVCache of these caches, by one copy: its rows start at different positions."""
+        """mlx-lm's BatchKVCache of these caches, by one copy: its rows start at different
+        positions."""
         from mlx_lm.models.cache import BatchKVCache
 
         return BatchKVCache.merge(caches)
@@ -322,7 +350,8 @@ class PagedKVCache:
     # kvik
 
     def __getattr__(self, name):
-        """Everything else that kvik.PagedKVCache has: paged_stats, block_table, capacity, nbytes, ..."""
+        """Everything else that kvik.PagedKVCache has: paged_stats, block_table, capacity, nbytes,
+        ..."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._core, name)

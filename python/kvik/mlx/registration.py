@@ -1,4 +1,5 @@
-"""Makes mlx-lm know the classes by name, as its files need: it looks them up in mlx_lm.models.cache."""
+"""Makes mlx-lm know the classes by name, as its files need: it looks them up in
+mlx_lm.models.cache."""
 
 import importlib.util
 

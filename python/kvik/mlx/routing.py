@@ -1,16 +1,16 @@
 """Attention of mlx-lm's models over the pages of PagedKVCache.
-
-mlx-lm's models call `scaled_dot_product_attention`, imported by name into each module. While it is routed,
-every module has `_routed` under that name, which serves calls for a PagedKVCache from the pages and passes
-all others on.
+ mlx-lm's models call `scaled_dot_product_attention`, imported by name into each module. While it
+is routed, every module has `_routed` under that name, which serves calls for a PagedKVCache from
+the pages and passes all others on.
 """
 
 import sys
 import threading
 import warnings
 
-import kvik
 import mlx.core as mx
+
+import kvik
 
 from .paged import PagedKVCache
 
@@ -25,7 +25,9 @@ def _warn_once(reason):
     if reason not in _warned:
         _warned.add(reason)
         warnings.warn(
-            f"kvik: attention over gathered rows instead of pages: {reason}", kvik.FallbackWarning, stacklevel=4
+            f"kvik: attention over gathered rows instead of pages: {reason}",
+            kvik.FallbackWarning,
+            stacklevel=4,
         )
 
 
@@ -38,10 +40,13 @@ def _routed(queries, keys, values, cache, scale, mask, sinks=None):
             return out
         _warn_once(cache.paged_attention_last_bailout["reason"])
     else:
-        # Keys or values that a model has changed since (joined, tiled, scaled) are not those of the pages.
+        # Keys or values that a model has changed since (joined, tiled, scaled) are not those of
+        # the pages.
         _warn_once("the model attends to other keys or values than the cache returned")
     cache.count_fallback(queries.shape[2])
-    return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask, sinks=sinks)
+    return mx.fast.scaled_dot_product_attention(
+        queries, keys, values, scale=scale, mask=mask, sinks=sinks
+    )
 
 
 def _base_attention():

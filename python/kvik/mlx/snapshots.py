@@ -1,4 +1,5 @@
-"""Rows of a paged cache as MLX arrays that are gathered from the pages only when something evaluates them."""
+"""Rows of a paged cache as MLX arrays that are gathered from the pages only when something
+evaluates them."""
 
 import weakref
 
@@ -9,8 +10,8 @@ from .extension import append_extension
 class Snapshot:
     """The first `length` rows of a cache of kvik._core, as they are now.
 
-    Rows that were written stay as they are until the cache goes back below them; before it does, it calls
-    freeze(), which keeps the pages by a fork.
+    Rows that were written stay as they are until the cache goes back below them; before it does,
+    it calls freeze(), which keeps the pages by a fork.
     """
 
     def __init__(self, core, length):

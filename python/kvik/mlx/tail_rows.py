@@ -1,4 +1,5 @@
-"""The rows of one tensor of a cache, ``[B, H, T, D]``: appended in place with the extension, else by slice updates.
+"""The rows of one tensor of a cache, ``[B, H, T, D]``: appended in place with the extension, else
+by slice updates.
 
 Both kinds have the same members:
 
@@ -19,8 +20,9 @@ def round_up(rows, step):
 
 
 class SliceUpdateRows:
-    """Rows in an ordinary array. MLX's own value semantics keep older arrays as they are: it copies the
-    whole array at the next update while an older one is held, which is not counted here."""
+    """Rows in an ordinary array. MLX's own value semantics keep older arrays as they are: it
+    copies the whole array at the next update while an older one is held, which is not counted
+    here."""
 
     def __init__(self, step, max_rows=None):
         self.step = step
@@ -46,7 +48,9 @@ class SliceUpdateRows:
         if self._buffer is None or end > self._buffer.shape[2]:
             room = round_up(end, self.step) - self.length
             zeros = mx.zeros((batch, heads, room, dim), rows.dtype)
-            self._buffer = zeros if self.length == 0 else mx.concatenate([self.array, zeros], axis=2)
+            self._buffer = (
+                zeros if self.length == 0 else mx.concatenate([self.array, zeros], axis=2)
+            )
         self._buffer[..., self.length : end, :] = rows
         self.length = end
         return False
@@ -69,8 +73,8 @@ class SliceUpdateRows:
 class RegionRows:
     """Rows in a region of the extension: an append writes the new rows and nothing else.
 
-    Where a row that is to be written may still be read (an older array after a trim, a fork that went on),
-    the history is copied to a region of this handle's own first.
+    Where a row that is to be written may still be read (an older array after a trim, a fork that
+    went on), the history is copied to a region of this handle's own first.
     """
 
     def __init__(self, extension, step, max_rows):
@@ -80,7 +84,9 @@ class RegionRows:
         self.length = 0
         self.capacity = 0
         self._region = None
-        self._array = None  # what the last append returned; may be longer than `length` after a trim
+        self._array = (
+            None  # what the last append returned; may be longer than `length` after a trim
+        )
 
     @property
     def array(self):
@@ -100,7 +106,9 @@ class RegionRows:
             self._open(rows, count)
         before = self.array if self.length > 0 else None
         if before is None:
-            self._array = None  # after a trim to nothing, the rows that were there need no reader here
+            self._array = (
+                None  # after a trim to nothing, the rows that were there need no reader here
+            )
         out = self._region.append(rows, before, self.length)
         copied = out is None
         if copied:
@@ -115,7 +123,11 @@ class RegionRows:
         self.length = length
 
     def assign(self, array, length):
-        if array is not None and self._array is not None and length == array.shape[2] == self.length:
+        if (
+            array is not None
+            and self._array is not None
+            and length == array.shape[2] == self.length
+        ):
             if self._extension.is_same_rows(array, self.array):
                 self._array = array  # the same rows, after something else (mx.depends)
                 return
@@ -143,7 +155,8 @@ class RegionRows:
             self.capacity = capacity
 
     def _settle(self):
-        """After a trim: an array that ends where the rows do, so that what lies behind may be written."""
+        """After a trim: an array that ends where the rows do, so that what lies behind may be
+        written."""
         mx.eval(self._array)
         self._array = self._region.view(self.length) if self.length > 0 else None
 

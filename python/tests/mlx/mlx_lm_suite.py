@@ -1,7 +1,7 @@
 """mlx-lm's own tests, run from its source distribution with its KVCache replaced by another class.
 
-The distribution is fetched once into the cache folder, its SHA-256 checked; nothing of it is kept in the
-repository.
+The distribution is fetched once into the cache folder, its SHA-256 checked; nothing of it is kept
+in the repository.
 """
 
 import contextlib
@@ -32,8 +32,20 @@ SKIPPED = {
 
 
 def _download(folder):
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-               "--no-binary", "mlx-lm", "--dest", str(folder), f"mlx-lm=={VERSION}"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-binary",
+        "mlx-lm",
+        "--dest",
+        str(folder),
+        f"mlx-lm=={VERSION}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = sorted(folder.glob("*.tar.gz"))
     if done.returncode != 0 or not found:
@@ -58,7 +70,9 @@ def load_modules():
     """The test modules. None of them loads a model: the Hub is not asked."""
     modules = {}
     for name in MODULES:
-        spec = importlib.util.spec_from_file_location(f"mlx_lm_suite_{name}", sources() / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(
+            f"mlx_lm_suite_{name}", sources() / f"{name}.py"
+        )
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
@@ -81,14 +95,18 @@ def test_ids(modules):
 
 @contextlib.contextmanager
 def in_the_place_of_kv_cache(cls):
-    """Within it, every module of mlx-lm and of its tests has `cls` under the name of mlx-lm's KVCache."""
+    """Within it, every module of mlx-lm and of its tests has `cls` under the name of mlx-lm's
+    KVCache."""
     import mlx_lm.models.cache as cache
 
     stock = cache.KVCache
 
     def rebind(old, new):
         for name, module in list(sys.modules.items()):
-            if name.startswith(("mlx_lm.", "mlx_lm_suite_")) and getattr(module, "KVCache", None) is old:
+            if (
+                name.startswith(("mlx_lm.", "mlx_lm_suite_"))
+                and getattr(module, "KVCache", None) is old
+            ):
                 module.KVCache = new
 
     rebind(stock, cls)
@@ -99,7 +117,8 @@ def in_the_place_of_kv_cache(cls):
 
 
 def run(modules, test_id):
-    """Runs one test; returns the text of what failed, or None; raises unittest.SkipTest where it skips itself."""
+    """Runs one test; returns the text of what failed, or None; raises unittest.SkipTest where it
+    skips itself."""
     name, cls, method = test_id.split(".")
     result = unittest.TestResult()
     unittest.TestSuite([getattr(modules[name], cls)(method)]).run(result)

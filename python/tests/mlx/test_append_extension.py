@@ -38,7 +38,8 @@ def test_updates_in_flight_move_nothing(with_extension):
 
 
 def test_an_update_writes_only_the_new_rows(with_extension):
-    """Older rows are changed behind MLX's back: had an update copied them, the old values were back."""
+    """Older rows are changed behind MLX's back: had an update copied them, the old values were
+    back."""
     cache, rows = TailOwnedKVCache(), random_rows(6, heads=1)
     held = cache.update_and_fetch(rows, rows)[0]
     ctypes.memset(address(held), 0, held.nbytes)

@@ -1,4 +1,5 @@
-"""The examples that users of the caches know, under MLX, with the import changed and nothing else."""
+"""The examples that users of the caches know, under MLX, with the import changed and nothing
+else."""
 
 from __future__ import annotations
 
@@ -85,18 +86,25 @@ def test_a_model_calls_the_paged_cache():
     mask = paged_cache.make_mask(input_ids.shape[1])
     outputs = model(input_ids, attention_mask=mask, cache=paged_cache)
     one = VllmMetalPagedKVCache()
-    steps = [model(input_ids[:, i : i + 1], one.make_mask(1), one) for i in range(input_ids.shape[1])]
+    steps = [
+        model(input_ids[:, i : i + 1], one.make_mask(1), one) for i in range(input_ids.shape[1])
+    ]
     assert mx.allclose(outputs, mx.concatenate(steps, axis=1), atol=1e-5)
     stats = paged_cache.paged_stats()
     assert stats["allocated_blocks"] == 2
     assert stats["paged_attention_calls"] == 1
 
 
-@pytest.mark.parametrize("option", [
-    {"turboquant_config": {"k_quant": "q8_0", "v_quant": "q3_0"}}, {"kv_quant_config": {"dtype": "bf16"}}
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"turboquant_config": {"k_quant": "q8_0", "v_quant": "q3_0"}},
+        {"kv_quant_config": {"dtype": "bf16"}},
+    ],
+)
 def test_low_bit_storage_works_or_is_refused_by_name(option):
-    """Rows are stored as asked for, or the error says that this version cannot; never something else."""
+    """Rows are stored as asked for, or the error says that this version cannot; never something
+    else."""
     try:
         cache = PagedKVCache(**option)
     except kvik.UnsupportedError as error:

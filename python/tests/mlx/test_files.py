@@ -13,8 +13,11 @@ pytestmark = pytest.mark.usefixtures("with_extension")
 
 
 def make_caches(rows):
-    caches = [TailOwnedKVCache(step=8, mode="eval_only"), BlockOwnedKVCache(block_size=4),
-              PagedKVCache(block_size=4, num_blocks=16)]  # fmt: skip
+    caches = [
+        TailOwnedKVCache(step=8, mode="eval_only"),
+        BlockOwnedKVCache(block_size=4),
+        PagedKVCache(block_size=4, num_blocks=16),
+    ]
     for cache in caches:
         cache.update_and_fetch(rows, rows)
     return caches
@@ -29,7 +32,12 @@ def test_both_layouts_are_read(tmp_path, save, metadata):
     loaded, found = kmlx.load_prompt_cache(path, return_metadata=True)
     assert found == metadata
     for ours, was in zip(loaded, caches, strict=True):
-        assert type(ours) is type(was) and ours.offset == 10 and same(ours.keys, rows) and same(ours.values, rows)
+        assert (
+            type(ours) is type(was)
+            and ours.offset == 10
+            and same(ours.keys, rows)
+            and same(ours.values, rows)
+        )
     if save is kmlx.save_older_prompt_cache:
         assert [c.meta_state for c in loaded] == [c.meta_state for c in caches]
 
@@ -43,18 +51,34 @@ def test_mlx_lm_reads_what_is_written(tmp_path):
 
 def test_files_of_mlx_lm_are_read(tmp_path):
     rows, path = random_rows(10, dim=64), str(tmp_path / "prompt.safetensors")
-    stock = [mlx_lm_cache.KVCache(), mlx_lm_cache.RotatingKVCache(8, keep=2), mlx_lm_cache.QuantizedKVCache()]
+    stock = [
+        mlx_lm_cache.KVCache(),
+        mlx_lm_cache.RotatingKVCache(8, keep=2),
+        mlx_lm_cache.QuantizedKVCache(),
+    ]
     for cache in stock:
         cache.update_and_fetch(rows, rows)
     mlx_lm_cache.save_prompt_cache(path, stock)
     loaded = kmlx.load_prompt_cache(path)
-    assert [type(c) for c in loaded] == [type(c) for c in stock] and [c.offset for c in loaded] == [10, 10, 10]
+    assert [type(c) for c in loaded] == [type(c) for c in stock] and [c.offset for c in loaded] == [
+        10,
+        10,
+        10,
+    ]
 
 
 def test_older_files_of_mlx_lms_classes_are_read(tmp_path):
     rows, path = random_rows(10), str(tmp_path / "prompt.safetensors")
-    parts = {"0.0": "", "0.1.0": "2", "0.1.1": "16", "0.1.2": "10", "0.1.3": "10", "1.a": "b",
-             "2.0": "KVCache", "2.1": "RotatingKVCache"}  # fmt: skip
+    parts = {
+        "0.0": "",
+        "0.1.0": "2",
+        "0.1.1": "16",
+        "0.1.2": "10",
+        "0.1.3": "10",
+        "1.a": "b",
+        "2.0": "KVCache",
+        "2.1": "RotatingKVCache",
+    }
     mx.save_safetensors(path, {"0.0": rows, "0.1": rows, "1.0": rows, "1.1": rows}, parts)
     (plain, rotating), metadata = kmlx.load_prompt_cache(path, return_metadata=True)
     assert metadata == {"a": "b"} and plain.offset == rotating.offset == 10

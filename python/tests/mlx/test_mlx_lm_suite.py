@@ -15,7 +15,8 @@ NO_FLOAT16_EXPERTS = "evaluates experts of float16, which MLX's CPU back end ref
 TOO_LARGE = "evaluates a whole model of gigabytes, which mlx-lm's test only describes"
 
 SKIPPED = suite.SKIPPED | {
-    f"test_models.TestModels.{name}": NO_METAL for name in ("test_bitnet", "test_gated_delta", "test_gated_delta_masked")
+    f"test_models.TestModels.{name}": NO_METAL
+    for name in ("test_bitnet", "test_gated_delta", "test_gated_delta_masked")
 }
 # The paged cache evaluates rows as they come, where the stock one leaves the graph to the caller.
 SKIPPED_PAGED = (
@@ -23,20 +24,35 @@ SKIPPED_PAGED = (
     | {
         f"test_models.TestModels.{name}": NO_FLOAT16_EXPERTS
         for name in (
-            "test_all_models", "test_bailing_moe_v3", "test_deepseek_v3", "test_hunyuan", "test_lfm2_moe",
-            "test_mistral4", "test_mixtral", "test_phimoe", "test_phixtral", "test_qwen2_moe", "test_qwen3_moe",
+            "test_all_models",
+            "test_bailing_moe_v3",
+            "test_deepseek_v3",
+            "test_hunyuan",
+            "test_lfm2_moe",
+            "test_mistral4",
+            "test_mixtral",
+            "test_phimoe",
+            "test_phixtral",
+            "test_qwen2_moe",
+            "test_qwen3_moe",
             "test_step3p5",
         )
     }
     | {
         f"test_models.TestModels.{name}": TOO_LARGE
         for name in (
-            "test_cohere", "test_cohere2", "test_gpt_neox", "test_gpt_oss", "test_gptj", "test_phi2", "test_phi3",
+            "test_cohere",
+            "test_cohere2",
+            "test_gpt_neox",
+            "test_gpt_oss",
+            "test_gptj",
+            "test_phi2",
+            "test_phi3",
             "test_qwen",
         )
     }
-    | {"test_server.TestLRUPromptCache.test_caching": "stores integers, which the paged cache refuses"}
-)  # fmt: skip
+    | {"test_server.TestLRUPromptCache.test_caching": "stores integers, which it refuses"}
+)
 
 MODULES = suite.load_modules()
 TESTS = suite.test_ids(MODULES)

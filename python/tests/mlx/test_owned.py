@@ -26,17 +26,24 @@ def make_owned(request):
 def test_starts_empty_with_the_defaults():
     cache = TailOwnedKVCache()
     assert (cache.step, cache.mode, cache.offset, cache.size()) == (256, "contiguous_eval", 0, 0)
-    assert cache.empty() and cache.state == (None, None) and cache.nbytes == 0 and cache.is_trimmable()
+    assert (
+        cache.empty() and cache.state == (None, None) and cache.nbytes == 0 and cache.is_trimmable()
+    )
     assert BlockOwnedKVCache().block_size == 1024
 
 
-@pytest.mark.parametrize("name", [" Eval-Only ", "CONTIGUOUS_EVAL", "selected-slice-contiguous-eval"])
+@pytest.mark.parametrize(
+    "name", [" Eval-Only ", "CONTIGUOUS_EVAL", "selected-slice-contiguous-eval"]
+)
 def test_modes_are_normalised(name):
     assert TailOwnedKVCache(mode=name).mode == name.strip().lower().replace("-", "_")
 
 
 def test_another_mode_is_an_error_that_lists_the_modes():
-    with pytest.raises(ValueError, match="eval_only, contiguous_eval, selected_slice_contiguous_eval, metal_copy_leaf"):
+    with pytest.raises(
+        ValueError,
+        match="eval_only, contiguous_eval, selected_slice_contiguous_eval, metal_copy_leaf",
+    ):
         TailOwnedKVCache(keys="not looked at", mode="lazy")
 
 
@@ -90,7 +97,9 @@ def test_takes_rows_of_any_strides(make_owned):
     rows = mx.random.normal((1, 5, 2, 4))
     odd = random_rows(5, dim=8)[..., ::2]
     keys, values = cache.update_and_fetch(rows.transpose(0, 2, 1, 3), odd)
-    assert same(keys, mx.contiguous(rows.transpose(0, 2, 1, 3))) and same(values, mx.contiguous(odd))
+    assert same(keys, mx.contiguous(rows.transpose(0, 2, 1, 3))) and same(
+        values, mx.contiguous(odd)
+    )
 
 
 def test_trim_takes_any_number(make_owned):
@@ -123,12 +132,21 @@ def test_a_rollback_of_the_whole_last_batch_leaves_no_trace(make_owned):
         kept = draft[:, :, : 4 - dropped]
         control.update_and_fetch(kept, kept)
         assert same(cache.state[0], control.state[0])
-        assert same(cache.update_and_fetch(next_row, next_row)[1], control.update_and_fetch(next_row, next_row)[1])
+        assert same(
+            cache.update_and_fetch(next_row, next_row)[1],
+            control.update_and_fetch(next_row, next_row)[1],
+        )
 
 
-@pytest.mark.parametrize("keys", [
-    random_rows(1, heads=3), random_rows(1, dim=5), random_rows(1, batch=2), random_rows(1, dtype=mx.float16)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "keys",
+    [
+        random_rows(1, heads=3),
+        random_rows(1, dim=5),
+        random_rows(1, batch=2),
+        random_rows(1, dtype=mx.float16),
+    ],
+)
 def test_other_shapes_and_dtypes_are_refused_and_nothing_changes(make_owned, keys):
     cache, rows = make_owned(), random_rows(3)
     cache.update_and_fetch(rows, rows)
@@ -181,10 +199,19 @@ def test_state_then_meta_state_restore(make_owned):
     assert same(type(cache).from_state(cache.state).values, rows[:, :, :5])
 
 
-@pytest.mark.parametrize("meta", [
-    ("4", "7", "eval_only"), ("4", "-1", "eval_only"), ("0", "3", "eval_only"), ("4", "x", "eval_only"),
-    ("4", "3", "other"), ("4",), ("4", "3", "eval_only", "1"), "431",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "meta",
+    [
+        ("4", "7", "eval_only"),
+        ("4", "-1", "eval_only"),
+        ("0", "3", "eval_only"),
+        ("4", "x", "eval_only"),
+        ("4", "3", "other"),
+        ("4",),
+        ("4", "3", "eval_only", "1"),
+        "431",
+    ],
+)
 def test_a_meta_state_that_does_not_fit_is_refused_and_nothing_changes(make_owned, meta):
     cache, rows = make_owned(), random_rows(6)
     cache.update_and_fetch(rows, rows)
@@ -241,7 +268,9 @@ def test_random_operations_match_a_list_of_rows(make_owned, seed):
     for _ in range(60):
         at = choose.randrange(len(handles))
         cache, rows = handles[at]
-        kind = choose.choice(["append", "append", "append", "trim", "fork", "drop", "eval", "hold", "state"])
+        kind = choose.choice(
+            ["append", "append", "append", "trim", "fork", "drop", "eval", "hold", "state"]
+        )
         if kind == "append":
             new = random_rows(choose.choice([1, 1, 2, 7]))
             cache.update_and_fetch(new, new)
@@ -330,13 +359,25 @@ def test_takes_the_rows_of_other_caches(make_owned):
 
 def test_from_cache_takes_the_step_of_the_entry():
     assert TailOwnedKVCache.from_cache(TailOwnedKVCache(step=8)).step == 8
-    assert TailOwnedKVCache.from_cache(KVCache(), step=16, mode="eval-only").meta_state == ("16", "0", "eval_only")
+    assert TailOwnedKVCache.from_cache(KVCache(), step=16, mode="eval-only").meta_state == (
+        "16",
+        "0",
+        "eval_only",
+    )
 
 
-@pytest.mark.parametrize(("n", "offset", "return_array", "window"), [
-    (1, 0, False, None), (1, 5, True, None), (4, 0, False, None), (4, 5, True, None), (1, 9, False, 4),
-    (3, 9, False, 4), (3, 0, True, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "offset", "return_array", "window"),
+    [
+        (1, 0, False, None),
+        (1, 5, True, None),
+        (4, 0, False, None),
+        (4, 5, True, None),
+        (1, 9, False, 4),
+        (3, 9, False, 4),
+        (3, 0, True, 2),
+    ],
+)
 def test_masks_are_those_of_the_stock_cache(make_owned, n, offset, return_array, window):
     ours, stock = make_owned(), KVCache()
     if offset:

@@ -86,11 +86,18 @@ def test_trim_takes_any_number():
 def test_other_shapes_and_dtypes_are_refused_and_nothing_changes():
     cache, rows = PagedKVCache(), random_rows(3)
     cache.update_and_fetch(rows, rows)
-    for other in (random_rows(1, heads=3), random_rows(1, dim=5), random_rows(1, batch=2), rows.astype(mx.float16)):
+    for other in (
+        random_rows(1, heads=3),
+        random_rows(1, dim=5),
+        random_rows(1, batch=2),
+        rows.astype(mx.float16),
+    ):
         with pytest.raises(ValueError):
             cache.update_and_fetch(other, other)
     with pytest.raises(ValueError, match="dtype"):
-        PagedKVCache().update_and_fetch(mx.ones((1, 1, 1, 4), mx.int32), mx.ones((1, 1, 1, 4), mx.int32))
+        PagedKVCache().update_and_fetch(
+            mx.ones((1, 1, 1, 4), mx.int32), mx.ones((1, 1, 1, 4), mx.int32)
+        )
     assert cache.offset == 3 and same(cache.keys, rows)
 
 
@@ -105,7 +112,10 @@ def test_a_full_cache_refuses_and_nothing_changes():
 
 
 def test_a_dynamic_cache_grows_up_to_the_context_window():
-    cache, rows = PagedKVCache(block_size=4, num_blocks=1, dynamic=True, context_window=24), random_rows(10)
+    cache, rows = (
+        PagedKVCache(block_size=4, num_blocks=1, dynamic=True, context_window=24),
+        random_rows(10),
+    )
     cache.update_and_fetch(rows, rows)
     cache.update_and_fetch(rows, rows)
     assert cache.offset == 20 and cache.paged_stats()["grow_events"] > 0
@@ -164,7 +174,10 @@ def test_two_threads_use_two_caches():
             if not same(cache.update_and_fetch(parts[-1], parts[-1])[0], joined(parts)):
                 failed.append((seed, step))
 
-    threads = [threading.Thread(target=work, args=(c, i)) for i, c in enumerate([base_cache, base_cache.fork()])]
+    threads = [
+        threading.Thread(target=work, args=(c, i))
+        for i, c in enumerate([base_cache, base_cache.fork()])
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -179,7 +192,9 @@ MASKS = {
     "bool of heads": lambda q, k: mx.random.uniform(shape=(1, 4, q, k)) > 0.3,
     "one row": lambda q, k: mx.arange(k) % 3 != 1,
     "added": lambda q, k: mx.where(mx.random.uniform(shape=(q, k)) > 0.3, 0.0, -mx.inf),
-    "lowest added": lambda q, k: mx.where(mx.arange(k) % 2 == 0, 0.0, mx.finfo(mx.float32).min)[None],
+    "lowest added": lambda q, k: mx.where(mx.arange(k) % 2 == 0, 0.0, mx.finfo(mx.float32).min)[
+        None
+    ],
 }
 
 
@@ -196,12 +211,18 @@ def test_routed_attention_is_that_of_mlx(mask, q_len, dtype):
     queries, given = random_rows(q_len, heads=4, dim=32, dtype=dtype), MASKS[mask](q_len, 20)
     if isinstance(given, mx.array) and given.dtype == mx.float32:
         given = given.astype(dtype) if mask == "added" else given
-    out = base.scaled_dot_product_attention(queries, keys, values, cache=cache, scale=0.2, mask=given)
+    out = base.scaled_dot_product_attention(
+        queries, keys, values, cache=cache, scale=0.2, mask=given
+    )
     plain = [a.astype(mx.float32) for a in (queries, rows, rows)]
     wanted = mx.fast.scaled_dot_product_attention(*plain, scale=0.2, mask=given)
-    assert out.dtype == dtype and mx.allclose(out, wanted, atol=1e-5 if dtype == mx.float32 else 2e-2)
+    assert out.dtype == dtype and mx.allclose(
+        out, wanted, atol=1e-5 if dtype == mx.float32 else 2e-2
+    )
     stats = cache.paged_stats()
-    assert stats["paged_attention_calls"] == 1 and stats["active_array_calls"] == (0 if kept_later() else 2)
+    assert stats["paged_attention_calls"] == 1 and stats["active_array_calls"] == (
+        0 if kept_later() else 2
+    )
 
 
 def kept_later():
@@ -217,7 +238,9 @@ def test_sinks_reach_the_kernel():
     queries, sinks = random_rows(6, heads=4, dim=32), mx.array([0.5, -1.0, 2.0, 0.0])
     args = {"scale": 0.2, "mask": "causal", "sinks": sinks}
     out = base.scaled_dot_product_attention(queries, keys, values, cache=cache, **args)
-    assert mx.allclose(out, mx.fast.scaled_dot_product_attention(queries, rows, rows, **args), atol=1e-5)
+    assert mx.allclose(
+        out, mx.fast.scaled_dot_product_attention(queries, rows, rows, **args), atol=1e-5
+    )
     assert cache.paged_stats()["paged_attention_calls"] == 1
 
 
@@ -227,8 +250,14 @@ def test_a_mask_that_adds_other_numbers_is_served_counted_and_told_once():
     keys, values = cache.update_and_fetch(rows, rows)
     queries, mask = random_rows(6, heads=4, dim=32), mx.random.normal((6, 6))
     with pytest.warns(kvik.FallbackWarning, match="unsupported_mask"):
-        out = base.scaled_dot_product_attention(queries, keys, values, cache=cache, scale=0.2, mask=mask)
-    assert mx.allclose(out, mx.fast.scaled_dot_product_attention(queries, rows, rows, scale=0.2, mask=mask), atol=1e-5)
+        out = base.scaled_dot_product_attention(
+            queries, keys, values, cache=cache, scale=0.2, mask=mask
+        )
+    assert mx.allclose(
+        out,
+        mx.fast.scaled_dot_product_attention(queries, rows, rows, scale=0.2, mask=mask),
+        atol=1e-5,
+    )
     stats = cache.paged_stats()
     assert stats["paged_attention_bailouts_by_phase_reason"] == {"prefill:unsupported_mask": 1}
     assert (stats["dense_fallback_calls"], stats["prefill_dense_fallback_calls"]) == (1, 1)
@@ -240,7 +269,9 @@ def test_keys_that_a_model_changed_are_attended_as_they_are():
     keys, values = cache.update_and_fetch(rows, rows)
     queries = random_rows(6, heads=4, dim=32)
     with pytest.warns(kvik.FallbackWarning, match="other keys or values"):
-        out = base.scaled_dot_product_attention(queries, keys * 2, values, cache=cache, scale=0.2, mask="causal")
+        out = base.scaled_dot_product_attention(
+            queries, keys * 2, values, cache=cache, scale=0.2, mask="causal"
+        )
     wanted = mx.fast.scaled_dot_product_attention(queries, rows * 2, rows, scale=0.2, mask="causal")
     assert mx.allclose(out, wanted, atol=1e-5)
 
@@ -252,7 +283,12 @@ def test_a_model_gives_the_tokens_of_the_stock_cache(heads, kv_heads):
     wanted = greedy(model, prompt, stock)
     cache = make_prompt_cache(model)
     report = kmlx.install(cache, block_size=4)
-    assert (report["enabled"], report["entries"], report["skipped"], report["block_size"]) == (True, 3, 0, 4)
+    assert (report["enabled"], report["entries"], report["skipped"], report["block_size"]) == (
+        True,
+        3,
+        0,
+        4,
+    )
     assert report["mode"] == "vllm_metal_paged" and report["external_ops_required"] is False
     assert greedy(model, prompt, cache) == wanted
     for ours, theirs in zip(cache, stock, strict=True):
@@ -281,13 +317,18 @@ def test_installing_keeps_rows_and_uninstalling_gives_them_back():
     assert greedy(model, first, cache, 4) == again
     kmlx.uninstall(cache)
     assert all(type(entry) is KVCache and entry.offset == 17 for entry in cache)
-    assert not kmlx.is_routed() and llama.scaled_dot_product_attention is base.scaled_dot_product_attention
+    assert (
+        not kmlx.is_routed()
+        and llama.scaled_dot_product_attention is base.scaled_dot_product_attention
+    )
 
 
 def test_routing_reaches_every_loaded_module_and_later_ones_and_is_undone():
     original = base.scaled_dot_product_attention
     kmlx.route()
-    assert base.scaled_dot_product_attention is llama.scaled_dot_product_attention is routing._routed
+    assert (
+        base.scaled_dot_product_attention is llama.scaled_dot_product_attention is routing._routed
+    )
     sys.modules.pop("mlx_lm.models.olmo2", None)
     import mlx_lm.models.olmo2 as later
 
@@ -318,7 +359,11 @@ def test_installers_skip_what_holds_no_rows_in_order():
     entries = [None, RotatingKVCache(max_size=8), KVCache(), TailOwnedKVCache(), object()]
     report = kmlx.install_vllm_metal_paged_attention_kv_cache(entries, block_size=4, num_blocks=8)
     assert (report["entries"], report["skipped"]) == (1, 4)
-    assert [type(e).__name__ for e in entries[1:4]] == ["RotatingKVCache", "PagedKVCache", "TailOwnedKVCache"]
+    assert [type(e).__name__ for e in entries[1:4]] == [
+        "RotatingKVCache",
+        "PagedKVCache",
+        "TailOwnedKVCache",
+    ]
     report = kmlx.install_tail_owned_attention_kv_cache(entries, mode="eval-only", step=8)
     assert report == {"enabled": True, "mode": "eval_only", "entries": 2, "skipped": 3, "step": 8}
     report = kmlx.install_block_owned_attention_kv_cache(entries, block_size=4)
