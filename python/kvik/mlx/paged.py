@@ -1,0 +1,360 @@
+"""The paged cache of one layer on MLX arrays."""
+
+import contextlib
+import contextvars
+
+import mlx.core as mx
+
+import kvik
+
+from . import masks
+from .arrays import to_mlx
+from .owned import check_pair
+from .snapshots import Snapshots
+
+_FALLBACK_KEYS = {
+    "prefill": "prefill_dense_fallback_calls",
+    "decode_verify": "decode_dense_fallback_calls",
+    "ar_decode": "ar_dense_fallback_calls",
+    "postcommit": "postcommit_dense_fallback_calls",
+}
+
+_phase = contextvars.ContextVar("kvik_mlx_phase", default=None)
+
+
+@contextlib.contextmanager
+def phase(name):
+    """Within it, calls count as this phase: prefill, decode_verify, ar_decode, postcommit or
+    unknown.
+
+    Elsewhere a call of one token counts as ar_decode, one of more as prefill.
+    """
+    token = _phase.set(name)
+    try:
+        yield
+    finally:
+        _phase.reset(token)
+
+
+def _phase_of(num_queries):
+    return _phase.get() or ("ar_decode" if num_queries == 1 else "prefill")
+
+
+class PagedKVCache:
+    """Keys and values of one layer in Kvik's pages, in the place of mlx-lm's KVCache.
+
+    `update_and_fetch` evaluates the new rows and writes them to the pages; nothing else crosses
+    the border. What it returns are ordinary arrays that are gathered from the pages only if
+    something evaluates them. With attention routed (`kvik.mlx.install`) nothing does: attention
+    runs over the pages.
+
+    The arguments are those of kvik.PagedKVCache, whose methods the rest are too.
+    """
+
+    def __init__(self, **options):
+        self._core = kvik.PagedKVCache(**options)
+        self._begin()
+
+    def _begin(self):
+        self._snapshots = Snapshots()
+        self._fetched = (None, None)
+        self._shape = self._dtypes = None  # (B, H, Dk, Dv) and MLX's dtypes of the rows
+        self._pending = {}
+        self._dense_fallbacks = {}
+
+    def _remember(self, keys, values):
+        self._shape = (*keys.shape[:2], keys.shape[3], values.shape[3])
+        self._dtypes = (keys.dtype, values.dtype)
+
+    @classmethod
+    def _of(cls, core, keys=None, values=None):
+        """A cache around one of kvik's, which holds rows as these."""
+        cache = cls.__new__(cls)
+        cache._core = core
+        cache._begin()
+        if keys is not None:
+            cache._remember(keys, values)
+        return cache
+
+    @classmethod
+    def from_cache(cls, entry, **options):
+        """A cache with a copy of the rows of another one with keys, values and offset."""
+        cache = cls(**options)
+        keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
+        if keys is not None and entry.offset > 0:
+            cache.state = (keys[..., : entry.offset, :], values[..., : entry.offset, :])
+        return cache
+
+    # Rows
+
+    def update_without_fetch(self, keys, values):
+        """Appends ``[B, H, S, Dk]`` and ``[B, H, S, Dv]`` to the pages.
+
+        Raises ValueError for other shapes or dtypes than those of the first write,
+        kvik.OutOfPagesError where the capacity is full and may not grow; then nothing was changed.
+        """
+        check_pair(keys, values)
+        mx.eval(keys, values)
+        self._core.update_without_fetch(keys, values, phase=_phase_of(keys.shape[2]))
+        if keys.shape[2] > 0:
+            self._remember(keys, values)
+            self._pending = {}
+
+    def update_and_fetch(self, keys, values):
+        """As update_without_fetch; returns all valid keys and values, ``[B, H, offset, D]``."""
+        self.update_without_fetch(keys, values)
+        self._fetched = self.keys_and_values()
+        return self._fetched
+
+    def _gather(self):
+        length = self._core.offset
+        batch, heads, key_dim, value_dim = self._shape
+        return self._snapshots.take(self._core, length).arrays(
+            (batch, heads, length, key_dim), (batch, heads, length, value_dim), *self._dtypes
+        )
+
+    def keys_and_values(self):
+        """All valid keys and values, gathered when they are evaluated; ``(None, None)`` while
+        empty."""
+        if self._core.empty() or self._shape is None:
+            return None, None
+        return self._gather()
+
+    @property
+    def offset(self):
+        """Valid rows of each batch row. Setting a smaller number trims."""
+        return self._core.offset
+
+    @offset.setter
+    def offset(self, offset):
+        if not 0 <= offset <= self.offset:
+            raise ValueError(
+                f"an offset of {offset} does not fit the {self.offset} rows of the cache"
+            )
+        self.trim(self.offset - offset)
+
+    @property
+    def step(self):
+        return self._core.block_size
+
+    def size(self):
+        return self._core.offset
+
+    def empty(self):
+        return self._core.empty()
+
+    def is_trimmable(self):
+        return True
+
+    def trim(self, n):
+        """Drops the min(n, offset) newest rows and returns that number; 0 for a negative n."""
+        if n > 0:
+            self._change()
+        return self._core.trim(max(n, 0))
+
+    def _change(self):
+        """Before rows are dropped."""
+        self._snapshots.freeze()
+        self._fetched = (None, None)
+
+    # Attention
+
+    def is_fetched(self, keys, values):
+        """Whether these are the arrays of the last update_and_fetch: all rows, as they lie in the
+        pages."""
+        return keys is self._fetched[0] and values is self._fetched[1] and keys is not None
+
+    def attend(self, queries, scale=None, mask=None, sinks=None, sliding_window=None):
+        """Attention of queries ``[B, H, S, Dk]`` over the pages, or None where that is declined.
+
+        mask: None lets every query see all rows (mlx's meaning), "causal", or an array: bool, true
+        = visible, or of floats, 0 = visible, minus infinity = hidden.
+        """
+        if mask is None:
+            mask = "full" if sliding_window is None else "causal"
+        if isinstance(mask, mx.array):
+            if mask.ndim < 2:
+                mask = mx.broadcast_to(mask, (queries.shape[2], mask.shape[-1]))
+            mx.eval(queries, mask)
+        else:
+            mx.eval(queries)
+        if sinks is not None:
+            mx.eval(sinks)
+        out = self._core.paged_attention(
+            queries, scale, sliding_window, mask, None, sinks, phase=_phase_of(queries.shape[2])
+        )
+        # A copy of the output costs less than having MLX make an array for it first.
+        return None if out is None else to_mlx(out, queries.shape[2])
+
+    def paged_attention(self, queries, scale=None, sliding_window=None, mask="causal", sinks=None):
+        """`attend` with the defaults of kvik.PagedKVCache.paged_attention."""
+        return self.attend(
+            queries, scale, "causal" if mask is None else mask, sinks, sliding_window
+        )
+
+    def count_fallback(self, num_queries):
+        """Counts a call that was served over gathered rows."""
+        name = _phase_of(num_queries)
+        self._dense_fallbacks[name] = self._dense_fallbacks.get(name, 0) + 1
+
+    def paged_stats(self):
+        """The counters as a dict, as kvik.PagedKVCache.paged_stats."""
+        stats = self._core.paged_stats()
+        for name, calls in self._dense_fallbacks.items():
+            stats["dense_fallback_calls"] += calls
+            key = _FALLBACK_KEYS.get(name)
+            if key is not None:
+                stats[key] += calls
+        return stats
+
+    # Restoring
+
+    @property
+    def state(self):
+        """The valid rows, ``(keys, values)``; ``(None, None)`` while empty. Setting replaces all
+        rows by a copy; mlx-lm's ``(keys, values, offset)`` is taken too."""
+        return self.keys_and_values()
+
+    @state.setter
+    def state(self, state):
+        if state is not None and len(state) not in (0, 2, 3):
+            raise ValueError(
+                f"a state is (keys, values) or (keys, values, offset), not {len(state)} items"
+            )
+        keys, values = (None, None) if not state else state[:2]
+        if keys is not None and keys.ndim < 4 and keys.size == 0:
+            keys = values = None
+        if keys is None or values is None:
+            if keys is not values:
+                raise ValueError("a state has keys and values, or neither")
+            self._change()
+            self._core.state = None
+            self._shape = self._dtypes = None
+            return
+        check_pair(keys, values)
+        offset = keys.shape[2] if len(state) == 2 else int(state[2])
+        if not 0 <= offset <= keys.shape[2]:
+            raise ValueError(f"an offset of {offset} does not fit a state of {keys.shape[2]} rows")
+        keys, values = keys[..., :offset, :], values[..., :offset, :]
+        mx.eval(keys, values)
+        self._change()
+        self._core.state = (keys, values)
+        self._remember(keys, values)
+
+    @property
+    def meta_state(self):
+        """``(block_size, num_blocks, offset)`` as strings."""
+        return self._core.meta_state
+
+    @meta_state.setter
+    def meta_state(self, meta):
+        if meta is not None and len(meta) > 0:
+            self._change()
+        self._core.meta_state = meta
+
+    @classmethod
+    def from_state(cls, state, meta_state=None):
+        """A cache with this state and, where given, this meta state."""
+        options = {}
+        if meta_state is not None and len(meta_state) == 3:
+            options = {"block_size": int(meta_state[0]), "num_blocks": int(meta_state[1])}
+        cache = cls(**options)
+        cache.state = state
+        if meta_state is not None:
+            cache.meta_state = meta_state
+        return cache
+
+    def _set_half(self, name, array):
+        if array is None:
+            self._pending = {}
+            self.state = None
+            return
+        self._pending[name] = array
+        rows = dict(zip(("keys", "values"), self.keys_and_values(), strict=True))
+        pair = {half: self._pending.get(half, rows[half]) for half in rows}
+        if any(half is None for half in pair.values()):
+            return
+        if pair["keys"].shape[:3] == pair["values"].shape[:3]:
+            self._pending = {}
+            self.state = (pair["keys"], pair["values"])
+
+    @property
+    def keys(self):
+        """The valid keys or None. Setting copies all rows: at once where the number of rows stays,
+        else when the values are set too; None empties the cache."""
+        return self.keys_and_values()[0]
+
+    @keys.setter
+    def keys(self, array):
+        self._set_half("keys", array)
+
+    @property
+    def values(self):
+        """The valid values or None; set as `keys`."""
+        return self.keys_and_values()[1]
+
+    @values.setter
+    def values(self, array):
+        self._set_half("values", array)
+
+    def fork(self):
+        """A second cache with the same rows; full pages are shared for ever, the last one until
+        one appends."""
+        other = self._of(self._core.fork())
+        other._shape, other._dtypes = self._shape, self._dtypes
+        return other
+
+    def __copy__(self):
+        return self.fork()
+
+    def __deepcopy__(self, memo):
+        return self.fork()
+
+    # mlx-lm
+
+    def make_mask(
+        self,
+        N=None,  # noqa: N803
+        return_array=False,
+        window_size=None,
+        *,
+        query_len=None,
+        key_len=None,
+        dtype=None,
+    ):
+        """As TailOwnedKVCache.make_mask."""
+        return masks.make_mask(
+            self.offset,
+            N,
+            return_array,
+            window_size,
+            query_len=query_len,
+            key_len=key_len,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def merge(cls, caches):
+        """mlx-lm's BatchKVCache of these caches, by one copy: its rows start at different
+        positions."""
+        from mlx_lm.models.cache import BatchKVCache
+
+        return BatchKVCache.merge(caches)
+
+    def to_quantized(self, group_size=64, bits=4):
+        """mlx-lm's QuantizedKVCache of these rows."""
+        from .tail_owned import TailOwnedKVCache
+
+        return TailOwnedKVCache(*self.keys_and_values()).to_quantized(group_size, bits)
+
+    # kvik
+
+    def __getattr__(self, name):
+        """Everything else that kvik.PagedKVCache has: paged_stats, block_table, capacity, nbytes,
+        ..."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._core, name)
+
+
+VllmMetalPagedKVCache = PagedKVCache
