@@ -252,14 +252,6 @@ Status check_segments(const AttentionCall& call) {
       s = invalid_argument("num_kv_heads differs from that of the first segment");
     }
     if (s.ok()) s = check_view(segment.view);
-    if (s.ok() && is_rotated(segment.view.format.v) != is_rotated(call.segments[0].view.format.v)) {
-      s = unsupported("its values are stored as " +
-                      std::string(kv_code_name(segment.view.format.v)) +
-                      ", those of the first segment as " +
-                      std::string(kv_code_name(call.segments[0].view.format.v)) +
-                      "; values of one call are all rotated or all not (attend apart and merge by "
-                      "the log-sum-exps)");
-    }
     if (s.ok()) s = check_sequences(segment.view, call.num_seqs());
     if (s.ok() && (segment.begin < 0 || segment.end < segment.begin)) {
       s = invalid_argument("begin " + num(segment.begin) + " and end " + num(segment.end) +

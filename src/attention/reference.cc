@@ -50,7 +50,7 @@ Row read_row(const KvView& view, int seq, int head, int64_t position) {
 }
 
 // q . k of one key, the segment's preparation of the query included.
-double dot(const KvView& view, const std::vector<float>& query, int head, int64_t position,
+double dot(const KvView& view, const std::vector<float>& query, int kv_head, int64_t position,
            const std::vector<float>& key) {
   const size_t head_dim = query.size();
   std::vector<float> prepared = query;
@@ -58,7 +58,7 @@ double dot(const KvView& view, const std::vector<float>& query, int head, int64_
   if (prepares_queries(view)) {
     const KeyTransform* const transform = view.key_transform;
     const int64_t begin = transform->frame > 0 ? position / transform->frame * transform->frame : 0;
-    sum = transform->prepare(transform->state, head, begin, query.data(), prepared.data());
+    sum = transform->prepare(transform->state, kv_head, begin, query.data(), prepared.data());
   }
   for (size_t d = 0; d < head_dim; ++d) sum += static_cast<double>(prepared[d]) * key[d];
   return sum;
@@ -79,7 +79,7 @@ std::vector<Scored> scored_keys(const AttentionCall& call, int seq, int64_t p, i
     const PositionRange range = visible_range(call, s, seq, p);
     for (int64_t t = range.begin; t < range.end; ++t) {
       Row row = read_row(view, seq, kv_head, t);
-      double score = static_cast<double>(params.scale) * dot(view, query, head, t, row.k);
+      double score = static_cast<double>(params.scale) * dot(view, query, kv_head, t, row.k);
       if (params.softcap > 0) score = params.softcap * std::tanh(score / params.softcap);
       keys.push_back({score, std::move(row.v)});
     }

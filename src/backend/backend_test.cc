@@ -83,15 +83,22 @@ TEST_F(PackedDoor, RefusesPackedRowsOutsideTiles) {
   segment_.view.format.v = KvCode::q8;
   expect_refused("q8 lives in tiles", StatusCode::unsupported);
 }
-TEST_F(PackedDoor, RefusesSegmentsOfWhichSomeRotateTheirValues) {
-  store_as({KvCode::f16, KvCode::tq4});
+TEST_F(PackedDoor, JoinsSegmentsOfRotatedAndOfPlainValuesInAnyOrder) {
+  store_as({KvCode::tq4, KvCode::tq4});
   Segment plain{.view = kv_.view()};
-  segment_.end = 16;
-  plain.begin = 16;
-  const std::vector<Segment> both = {segment_, plain};
-  call_.segments = both;
-  expect_refused("segment 1: its values are stored as f16, those of the first segment as tq4",
-                 StatusCode::unsupported);
+  for (const bool plain_first : {false, true}) {
+    std::vector<Segment> both = {segment_, plain};
+    if (plain_first) std::swap(both[0], both[1]);
+    both[0].end = both[1].begin = 10;
+    Segment recent = plain;
+    recent.newest = 3;
+    both.push_back(recent);
+    call_.segments = both;
+    for (const CpuIsa isa : available_cpu_isas(detect_cpu_features())) {
+      ASSERT_TRUE(attend(*backend_for(isa), call_).ok());
+      EXPECT_LE(max_difference(outputs_.out, reference_attention(call_)->out), 1e-5);
+    }
+  }
 }
 TEST_F(PackedDoor, JoinsSegmentsOfRotatedValuesInOtherFormats) {
   store_as({KvCode::f16, KvCode::tq4});

@@ -1,9 +1,11 @@
 #include "kvik/cache/cache_set.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "cache/plan_state.h"
+#include "kvik/core/checked_math.h"
 
 namespace kvik {
 
@@ -35,12 +37,113 @@ Result<CacheSet> CacheSet::create(std::span<const PagedCacheOptions> options,
   CacheSet set;
   set.core_ = std::make_shared<internal::SetCore>();
   for (const PagedCacheOptions& each : options) {
-    Result<PagedCache> cache = PagedCache::create(each, backend);
+    PagedCacheOptions plain = each;
+    plain.exact_first = plain.exact_recent = 0;
+    Result<PagedCache> cache = PagedCache::create(plain, backend);
     if (!cache.ok()) return cache.status();
-    cache->join_set(static_cast<int>(set.caches_.size()), set.core_.get());
     set.caches_.push_back(std::move(cache).value());
   }
+  for (const PagedCacheOptions& each : options) {
+    ExactRows exact;
+    if (Status status = set.add_exact_rows(each, backend, exact); !status.ok()) return status;
+    set.exact_.push_back(std::move(exact));
+  }
+  for (size_t i = 0; i < set.caches_.size(); ++i) {
+    set.caches_[i].join_set(static_cast<int>(i), set.core_.get());
+  }
   return set;
+}
+
+Status CacheSet::add_exact_rows(const PagedCacheOptions& options,
+                                const std::shared_ptr<Backend>& backend, ExactRows& exact) {
+  if (options.exact_first < 0 || options.exact_recent < 0) {
+    return invalid_argument("exact_first " + std::to_string(options.exact_first) +
+                            " and exact_recent " + std::to_string(options.exact_recent) +
+                            " count tokens");
+  }
+  PagedCacheOptions rows;
+  rows.spec = options.spec;
+  rows.spec.key_calibration = nullptr;
+  rows.spec.layers.clear();
+  for (const KvFormat& format : options.spec.layers) {
+    const bool is_beside = is_packed(format.k) || is_packed(format.v);
+    exact.layers.push_back(is_beside ? std::optional(rows.spec.num_layers()) : std::nullopt);
+    if (is_beside) rows.spec.layers.push_back({KvCode::f16, KvCode::f16});
+  }
+  if (rows.spec.layers.empty()) return {};
+  rows.block_size = options.block_size;
+  rows.rollback_slack = options.rollback_slack;
+  const auto add = [&](std::optional<size_t>& idx) -> Status {
+    Result<PagedCache> cache = PagedCache::create(rows, backend);
+    if (!cache.ok()) return cache.status();
+    idx = caches_.size();
+    caches_.push_back(std::move(cache).value());
+    return {};
+  };
+  if (options.exact_first > 0) {
+    // A sequence that holds its own block here holds at least one of its own there.
+    const int64_t blocks = ceil_div(options.exact_first, options.block_size);
+    rows.max_blocks = static_cast<int>(std::min<int64_t>(INT32_MAX, blocks * options.max_blocks));
+    rows.first_tokens = exact.num_first = options.exact_first;
+    if (Status status = add(exact.first); !status.ok()) return status;
+  }
+  if (options.exact_recent > 0) {
+    rows.max_blocks = options.max_blocks;
+    rows.first_tokens = std::nullopt;
+    exact.num_recent = std::min(options.exact_recent, options.window.value_or(INT32_MAX));
+    rows.window = exact.num_recent;
+    if (Status status = add(exact.recent); !status.ok()) return status;
+  }
+  return {};
+}
+
+void CacheSet::write(SetPlan& plan, int cache_idx, int layer, const ConstTensorView& k,
+                     const ConstTensorView& v) {
+  const auto idx = static_cast<size_t>(cache_idx);
+  caches_[idx].write(plan.plans_[idx], layer, k, v);
+  const ExactRows& exact = exact_[idx];
+  for (const std::optional<size_t>& beside : {exact.first, exact.recent}) {
+    if (!beside) continue;
+    const std::optional<int> at = exact.layers[static_cast<size_t>(layer)];
+    if (at) caches_[*beside].write(plan.plans_[*beside], *at, k, v);
+  }
+}
+
+LayerSegments CacheSet::segments(const SetPlan& plan, int cache_idx, int layer) const {
+  const auto idx = static_cast<size_t>(cache_idx);
+  const ExactRows& exact = exact_[idx];
+  const std::optional<int> at = exact.layers[static_cast<size_t>(layer)];
+  LayerSegments segments;
+  Segment own{.view = caches_[idx].view(plan.plans_[idx], layer)};
+  if (at && exact.first) {
+    segments.add({.view = caches_[*exact.first].view(plan.plans_[*exact.first], *at),
+                  .begin = 0,
+                  .end = exact.num_first});
+    own.begin = exact.num_first;
+  }
+  segments.add(own);
+  if (at && exact.recent) {
+    segments.add({.view = caches_[*exact.recent].view(plan.plans_[*exact.recent], *at),
+                  .begin = 0,
+                  .newest = exact.num_recent});
+  }
+  return segments;
+}
+
+CacheStats CacheSet::stats(int cache_idx) const {
+  const auto idx = static_cast<size_t>(cache_idx);
+  CacheStats stats = caches_[idx].stats();
+  for (const std::optional<size_t>& beside : {exact_[idx].first, exact_[idx].recent}) {
+    if (!beside) continue;
+    const CacheStats more = caches_[*beside].stats();
+    stats.nbytes += more.nbytes;
+    stats.committed_bytes += more.committed_bytes;
+    stats.resident_bytes += more.resident_bytes;
+    stats.encoded_rows += more.encoded_rows;
+    stats.copied_rows += more.copied_rows;
+    stats.copy_on_write_copies += more.copy_on_write_copies;
+  }
+  return stats;
 }
 
 Sequence CacheSet::new_sequence() {

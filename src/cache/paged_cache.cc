@@ -34,6 +34,13 @@ Status check_options(const PagedCacheOptions& options) {
   if (options.rollback_slack < 0) {
     return invalid_argument("rollback_slack is " + num(options.rollback_slack));
   }
+  if (options.first_tokens && *options.first_tokens < 1) {
+    return invalid_argument("first_tokens is " + num(*options.first_tokens) +
+                            "; it counts tokens, at least 1");
+  }
+  if (options.exact_first != 0 || options.exact_recent != 0) {
+    return unsupported("exact_first and exact_recent need a CacheSet");
+  }
   return {};
 }
 
@@ -71,11 +78,13 @@ void copy_last_page(CacheCore& core, const SequenceState& sequence, int to) {
 void count_pages(const CacheCore& core, PlanItem& item) {
   const SequenceState& sequence = *item.sequence;
   const BlockTable& table = sequence.tables[static_cast<size_t>(core.table_idx)];
-  const int64_t end = int64_t{sequence.num_cached} + item.num_tokens;
-  item.copies_last = item.num_tokens > 0 && sequence.num_cached % core.options.block_size != 0 &&
-                     table.must_copy(table.end_block() - 1, sequence.num_cached);
-  item.num_pages = static_cast<int>(ceil_div(end, core.options.block_size)) - table.end_block() +
-                   (item.copies_last ? 1 : 0);
+  const int limit = core.options.first_tokens.value_or(INT32_MAX);
+  item.begin = std::min(limit, sequence.num_cached);
+  item.end = std::min(limit, sequence.num_cached + item.num_tokens);
+  item.copies_last = item.begin < item.end && item.begin % core.options.block_size != 0 &&
+                     table.must_copy(table.end_block() - 1, item.begin);
+  item.num_pages = static_cast<int>(ceil_div(item.end, core.options.block_size)) -
+                   table.end_block() + (item.copies_last ? 1 : 0);
 }
 
 // Appends the request's block table, lengths, slots and positions to the plan's arrays.
@@ -88,12 +97,11 @@ void lay_out(const CacheCore& core, const PlanItem& item, const PageRef* pages, 
   for (int i = 0; i < item.num_pages; ++i) plan.page_ids.push_back(pages[i].page());
   const int32_t first_page = plan.page_indptr.back();
   plan.page_indptr.push_back(static_cast<int32_t>(plan.page_ids.size()));
-  const int end = sequence.num_cached + item.num_tokens;
   const int first = table.begin_block() * block_size;
   plan.first_pos.push_back(first);
-  plan.kv_len.push_back(end - first);
-  plan.seq_lens.push_back(end);
-  for (int position = sequence.num_cached; position < end; ++position) {
+  plan.kv_len.push_back(item.end - first);
+  plan.seq_lens.push_back(sequence.num_cached + item.num_tokens);
+  for (int position = item.begin; position < item.end; ++position) {
     const size_t block = static_cast<size_t>((position - first) / block_size);
     const int64_t page = plan.page_ids[static_cast<size_t>(first_page) + block];
     plan.slots.push_back(page * block_size + position % block_size);
@@ -138,6 +146,41 @@ Status check_rows(const char* name, const ConstTensorView& t, int num_tokens, in
   return {};
 }
 
+// Rows [first, first + count) of a [tokens, heads, dims] tensor.
+ConstTensorView token_rows(const ConstTensorView& t, int64_t first, int64_t count) {
+  ConstTensorView rows = t;
+  rows.data = t.at(first, 0);
+  rows.shape[0] = count;
+  return rows;
+}
+
+// Stores the rows of the plan's positions; of each sequence's new tokens the first ones.
+Status encode_rows(CacheCore& core, const PlanState& state, int layer, const ConstTensorView& k,
+                   const ConstTensorView& v) {
+  const MutableKvView view = core.layer_view(layer);
+  const auto encode = [&](int64_t token, int64_t slot, int64_t count) -> Status {
+    const auto at = static_cast<size_t>(slot);
+    const auto size = static_cast<size_t>(count);
+    const std::optional<int64_t> refused = core.backend->encode(
+        view, token_rows(k, token, count), token_rows(v, token, count),
+        std::span(state.slots).subspan(at, size), std::span(state.positions).subspan(at, size));
+    if (!refused) return {};
+    return invalid_argument(
+        "token " + num(token + *refused) + " (position " +
+        num(state.positions[at + static_cast<size_t>(*refused)]) +
+        ") holds a value that the layer's format cannot store (infinity, NaN or too large)");
+  };
+  if (!core.options.first_tokens) return encode(0, 0, static_cast<int64_t>(state.slots.size()));
+  int64_t token = 0;
+  int64_t slot = 0;
+  for (const PlanItem& item : state.items) {
+    if (Status status = encode(token, slot, item.end - item.begin); !status.ok()) return status;
+    token += item.num_tokens;
+    slot += item.end - item.begin;
+  }
+  return {};
+}
+
 }  // namespace
 
 MutableKvView CacheCore::layer_view(int layer) const {
@@ -156,7 +199,11 @@ MutableKvView CacheCore::layer_view(int layer) const {
   view.k_stride = {pool->page_bytes(2 * layer), tiles * tile_bytes_k(format.k, spec.head_dim_k)};
   view.v_stride = {pool->page_bytes(2 * layer + 1),
                    tiles * tile_bytes_v(format.v, spec.head_dim_v)};
-  if (is_rotated(format.k)) view.key_transform = rotated_keys(spec.head_dim_k);
+  if (const auto& framed = framed_keys[static_cast<size_t>(layer)]; framed != nullptr) {
+    view.key_transform = &framed->transform();
+  } else if (is_rotated(format.k)) {
+    view.key_transform = rotated_keys(spec.head_dim_k);
+  }
   return view;
 }
 
@@ -175,6 +222,8 @@ Result<PagedCache> PagedCache::create(const PagedCacheOptions& options,
   core->options = options;
   core->backend = std::move(backend);
   core->pool = std::move(pool).value();
+  core->framed_keys =
+      internal::framed_keys(options.spec, int64_t{options.max_blocks} * options.block_size);
   core->owner = core.get();
   return PagedCache(std::move(core));
 }
@@ -248,7 +297,7 @@ Result<AppendPlan> PagedCache::reserve_step(std::span<const AppendRequest> reque
         return invalid_argument(name_of(*sequence) + " is named twice in one step");
       }
     }
-    PlanItem item{sequence, request.num_tokens, false, 0};
+    PlanItem item{.sequence = sequence, .num_tokens = request.num_tokens};
     count_pages(*core_, item);
     num_pages += item.num_pages;
     state.items.push_back(std::move(item));
@@ -278,27 +327,22 @@ void PagedCache::write(AppendPlan& plan, int layer, const ConstTensorView& k,
   KVIK_CHECK(plan.core_ == core_ && plan.state_ != nullptr, "the plan is not of this cache");
   PlanState& state = *plan.state_;
   const KvSpec& spec = core_->options.spec;
+  int num_tokens = 0;
+  for (const PlanItem& item : state.items) num_tokens += item.num_tokens;
   Status error;
   if (layer < 0 || layer >= spec.num_layers()) {
     error = invalid_argument("the cache has " + num(spec.num_layers()) + " layers");
   }
   if (error.ok()) {
-    error = check_rows("k", k, plan.num_tokens(), spec.num_kv_heads, spec.head_dim_k);
+    error = check_rows("k", k, num_tokens, spec.num_kv_heads, spec.head_dim_k);
   }
   if (error.ok()) {
-    error = check_rows("v", v, plan.num_tokens(), spec.num_kv_heads, spec.head_dim_v);
+    error = check_rows("v", v, num_tokens, spec.num_kv_heads, spec.head_dim_v);
   }
   if (error.ok()) {
-    const std::optional<int64_t> refused =
-        core_->backend->encode(core_->layer_view(layer), k, v, state.slots, state.positions);
-    if (refused) {
-      error = invalid_argument(
-          "token " + num(*refused) + " (position " +
-          num(state.positions[static_cast<size_t>(*refused)]) +
-          ") holds a value that the layer's format cannot store (infinity, NaN or too large)");
-    }
+    error = encode_rows(*core_, state, layer, k, v);
     state.written[static_cast<size_t>(layer)] = true;
-    core_->encoded_rows += int64_t{plan.num_tokens()} * spec.num_kv_heads;
+    core_->encoded_rows += static_cast<int64_t>(state.slots.size()) * spec.num_kv_heads;
   }
   if (!error.ok() && state.error.ok()) {
     state.error = Status(error.code(), "write of layer " + num(layer) + ": " + error.message());

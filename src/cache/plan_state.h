@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "format/framed_keys.h"
 #include "kvik/cache/paged_cache.h"
 #include "kvik/page/page_pool.h"
 
@@ -13,6 +14,7 @@ namespace kvik::internal {
 struct PlanItem {
   std::shared_ptr<SequenceState> sequence;
   int num_tokens = 0;
+  int begin = 0, end = 0;    // positions of the rows that the cache stores
   bool copies_last = false;  // its first page replaces the last block
   int num_pages = 0;         // taken from PlanState::pages, in order
 };
@@ -36,6 +38,7 @@ struct CacheCore {
   PagedCacheOptions options;
   std::shared_ptr<Backend> backend;
   std::shared_ptr<PagePool> pool;  // runs 2 * layer (K) and 2 * layer + 1 (V)
+  std::vector<std::unique_ptr<const FramedKeys>> framed_keys;  // per layer; null: no frames
   int table_idx = 0;
   const void* owner = nullptr;
   uint64_t next_id = 1;

@@ -107,8 +107,12 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<ModelRunner> ru
     return invalid_argument("a context of " + std::to_string(context) +
                             " tokens; it must hold at least 1");
   }
-  ModelCacheOptions cache_options = {options.kv_format, options.block_size, context,
-                                     options.contiguous};
+  ModelCacheOptions cache_options = {.format = options.kv_format,
+                                     .protection = options.kv_protection,
+                                     .key_calibration = options.key_calibration,
+                                     .block_size = options.block_size,
+                                     .max_tokens = context,
+                                     .contiguous = options.contiguous};
   if (options.overflow == Overflow::window) cache_options.window = context;
   Result<CacheSet> caches = runner->make_caches(cache_options);
   if (!caches.ok()) return caches.status();
@@ -118,7 +122,7 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<ModelRunner> ru
 
 std::vector<CacheStats> Session::cache_stats() {
   std::vector<CacheStats> stats;
-  for (int i = 0; i < caches_.num_caches(); ++i) stats.push_back(caches_.cache(i).stats());
+  for (int i = 0; i < caches_.num_caches(); ++i) stats.push_back(caches_.stats(i));
   return stats;
 }
 

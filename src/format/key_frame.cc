@@ -22,20 +22,36 @@ Status check_array(const char* name, std::span<const float> values, int head_dim
   return {};
 }
 
-// Turns `row` by `positions`. Angles are in double: at position 100,000 a float angle is off by
-// 4e-3 radians.
-void turn(const KeyFrame& frame, double positions, double* row) noexcept {
+// Turns `row` back by the begin of a frame (direction -1), or forth again (+1). Angles are in
+// double: at position 100,000 a float angle is off by 4e-3 radians.
+void turn(const KeyFrame& frame, int64_t begin, double direction, double* row) noexcept {
   const size_t num_pairs = frame.frequencies.size();
+  const size_t at = static_cast<size_t>(begin / frame.frame) * num_pairs;
+  const bool is_known = at + num_pairs <= frame.cos_table.size();
+  double own_cos[kMaxHeadDim / 2];
+  double own_sin[kMaxHeadDim / 2];
+  for (size_t p = 0; p < num_pairs && !is_known; ++p) {
+    const double angle = static_cast<double>(begin) * frame.frequencies[p];
+    own_cos[p] = std::cos(angle);
+    own_sin[p] = std::sin(angle);
+  }
+  const double* const cos = is_known ? frame.cos_table.data() + at : own_cos;
+  const double* const sin = is_known ? frame.sin_table.data() + at : own_sin;
+  if (frame.pairs == KeyPairs::halves) {
+    double* const second = row + num_pairs;
+    for (size_t p = 0; p < num_pairs; ++p) {
+      const double x = row[p];
+      const double y = second[p];
+      row[p] = x * cos[p] - y * (direction * sin[p]);
+      second[p] = x * (direction * sin[p]) + y * cos[p];
+    }
+    return;
+  }
   for (size_t p = 0; p < num_pairs; ++p) {
-    const double angle = positions * frame.frequencies[p];
-    const double cos = std::cos(angle);
-    const double sin = std::sin(angle);
-    const size_t i = frame.pairs == KeyPairs::neighbours ? 2 * p : p;
-    const size_t j = frame.pairs == KeyPairs::neighbours ? 2 * p + 1 : p + num_pairs;
-    const double x = row[i];
-    const double y = row[j];
-    row[i] = x * cos - y * sin;
-    row[j] = x * sin + y * cos;
+    const double x = row[2 * p];
+    const double y = row[2 * p + 1];
+    row[2 * p] = x * cos[p] - y * (direction * sin[p]);
+    row[2 * p + 1] = x * (direction * sin[p]) + y * cos[p];
   }
 }
 
@@ -68,11 +84,47 @@ Status check(const KeyFrame& frame, int head_dim) {
   return {};
 }
 
+KeyFrame KeyCalibration::key_frame(int layer, int kv_head, int head_dim) const {
+  const LayerKeyCalibration& of = layers[static_cast<size_t>(layer)];
+  const auto at = static_cast<size_t>(kv_head) * static_cast<size_t>(head_dim);
+  const auto count = static_cast<size_t>(head_dim);
+  return {.frame = frame,
+          .pairs = of.pairs,
+          .frequencies = of.frequencies,
+          .centre = std::span<const float>(of.centre).subspan(at, count),
+          .diagonal = std::span<const float>(of.diagonal).subspan(at, count)};
+}
+
+Status check(const KeyCalibration& calibration, int num_layers, int num_kv_heads, int head_dim) {
+  if (calibration.layers.size() != static_cast<size_t>(num_layers)) {
+    return invalid_argument("the key calibration has " + std::to_string(calibration.layers.size()) +
+                            " layers; the cache has " + std::to_string(num_layers));
+  }
+  const size_t numbers = static_cast<size_t>(num_kv_heads) * static_cast<size_t>(head_dim);
+  for (int layer = 0; layer < num_layers; ++layer) {
+    const LayerKeyCalibration& of = calibration.layers[static_cast<size_t>(layer)];
+    const std::string where = "key calibration of layer " + std::to_string(layer) + ": ";
+    for (const auto& [name, size] :
+         {std::pair("centre", of.centre.size()), std::pair("diagonal", of.diagonal.size())}) {
+      if (size == numbers) continue;
+      return invalid_argument(where + name + " has " + std::to_string(size) + " numbers; " +
+                              std::to_string(num_kv_heads) + " KV heads of " +
+                              std::to_string(head_dim) + " dims need " + std::to_string(numbers));
+    }
+    for (int head = 0; head < num_kv_heads; ++head) {
+      const Status status = check(calibration.key_frame(layer, head, head_dim), head_dim);
+      if (status.ok()) continue;
+      return invalid_argument(where + "KV head " + std::to_string(head) + ": " + status.message());
+    }
+  }
+  return {};
+}
+
 void frame_key(const KeyFrame& frame, int64_t position, std::span<const float> key,
                std::span<float> row) noexcept {
   double turned[kMaxHeadDim];
   std::ranges::copy(key, turned);
-  turn(frame, -static_cast<double>(frame_begin(frame, position)), turned);
+  turn(frame, frame_begin(frame, position), -1, turned);
   for (size_t d = 0; d < row.size(); ++d) {
     row[d] = static_cast<float>((turned[d] - frame.centre[d]) * frame.diagonal[d]);
   }
@@ -84,7 +136,7 @@ void unframe_key(const KeyFrame& frame, int64_t position, std::span<const float>
   for (size_t d = 0; d < row.size(); ++d) {
     turned[d] = double{row[d]} / frame.diagonal[d] + frame.centre[d];
   }
-  turn(frame, static_cast<double>(frame_begin(frame, position)), turned);
+  turn(frame, frame_begin(frame, position), 1, turned);
   for (size_t d = 0; d < key.size(); ++d) key[d] = static_cast<float>(turned[d]);
 }
 
@@ -92,7 +144,7 @@ float prepare_query(const KeyFrame& frame, int64_t begin, std::span<const float>
                     std::span<float> prepared) noexcept {
   double turned[kMaxHeadDim];
   std::ranges::copy(query, turned);
-  turn(frame, -static_cast<double>(begin), turned);
+  turn(frame, begin, -1, turned);
   double added = 0;
   for (size_t d = 0; d < prepared.size(); ++d) {
     added += turned[d] * frame.centre[d];

@@ -4,6 +4,7 @@
 
 #include "format/packed_traits.h"
 #include "kvik/core/checked_math.h"
+#include "kvik/format/key_frame.h"
 #include "kvik/format/tile.h"
 
 namespace kvik {
@@ -96,6 +97,9 @@ Status check(const KvSpec& spec) {
     if (Status status = check_values(format.v, spec.head_dim_v); !status.ok()) {
       return invalid_argument("values of layer " + std::to_string(layer) + ": " + status.message());
     }
+  }
+  if (spec.key_calibration != nullptr) {
+    return check(*spec.key_calibration, spec.num_layers(), spec.num_kv_heads, spec.head_dim_k);
   }
   return {};
 }

@@ -124,8 +124,7 @@ Status run_attention(const Decoder& model, const DecoderLayer& layer, const Forw
   Workspace& w = pass.workspace;
   const int64_t n = pass.num_tokens();
   project_qkv(model, layer, pass);
-  PagedCache& cache = pass.caches.cache(layer.cache_idx);
-  AppendPlan& plan = pass.plan.plan(layer.cache_idx);
+  const AppendPlan& plan = pass.plan.plan(layer.cache_idx);
   if (pass.on_rows) {
     const LayerGroup& group = info.groups[static_cast<size_t>(layer.cache_idx)];
     pass.on_rows({group.layers[static_cast<size_t>(layer.cache_layer)],
@@ -134,13 +133,15 @@ Status run_attention(const Decoder& model, const DecoderLayer& layer, const Forw
                   {w.k, DType::f32, {n, info.num_kv_heads, info.head_dim_k}},
                   {w.v, DType::f32, {n, info.num_kv_heads, info.head_dim_v}}});
   }
-  cache.write(plan, layer.cache_layer, {w.k, DType::f32, {n, info.num_kv_heads, info.head_dim_k}},
-              {w.v, DType::f32, {n, info.num_kv_heads, info.head_dim_v}});
-  const Segment segment{.view = cache.view(plan, layer.cache_layer)};
+  pass.caches.write(pass.plan, layer.cache_idx, layer.cache_layer,
+                    {w.k, DType::f32, {n, info.num_kv_heads, info.head_dim_k}},
+                    {w.v, DType::f32, {n, info.num_kv_heads, info.head_dim_v}});
+  const LayerSegments segments =
+      pass.caches.segments(pass.plan, layer.cache_idx, layer.cache_layer);
   AttentionCall call;
   call.q = ConstTensorView(w.q, DType::f32, {n, info.num_heads, info.head_dim_k});
   call.query_indptr = plan.query_indptr();
-  call.segments = {&segment, 1};
+  call.segments = segments.span();
   call.params.scale = model.attention_scale;
   call.params.window = pass.windows[static_cast<size_t>(layer.cache_idx)];
   call.out = TensorView(w.attention, DType::f32, {n, info.num_heads, info.head_dim_v});

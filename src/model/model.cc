@@ -211,10 +211,66 @@ bool Model::is_end_token(TokenId token) const {
   return std::binary_search(ends.begin(), ends.end(), token);
 }
 
+namespace {
+
+// The formats of all layers of the model, and its key calibration, if any.
+Result<KvSpec> protected_spec(const Model& model, const ModelCacheOptions& options) {
+  const ModelInfo& info = model.info();
+  KvSpec spec = model.kv_spec(options.format);
+  for (const int layer : options.protection.wide_layers) {
+    if (layer < 0 || layer >= info.num_layers) {
+      return invalid_argument("layer " + std::to_string(layer) +
+                              " cannot be stored wider; the model has layers 0 to " +
+                              std::to_string(info.num_layers - 1));
+    }
+    spec.layers[static_cast<size_t>(layer)] = options.protection.wide_format;
+  }
+  if (options.protection.exact_first < 0 || options.protection.exact_recent < 0) {
+    return invalid_argument("exact_first and exact_recent count tokens; they cannot be negative");
+  }
+  if (options.key_calibration != nullptr) {
+    if (Status status =
+            check(*options.key_calibration, info.num_layers, info.num_kv_heads, info.head_dim_k);
+        !status.ok()) {
+      return status;
+    }
+    spec.key_calibration = options.key_calibration;
+  }
+  return spec;
+}
+
+// The same of some of the layers.
+KvSpec spec_of(const KvSpec& all, const std::vector<int>& layers) {
+  KvSpec spec{all.num_kv_heads, all.head_dim_k, all.head_dim_v, {}};
+  KeyCalibration calibration;
+  for (const int layer : layers) {
+    const auto i = static_cast<size_t>(layer);
+    spec.layers.push_back(all.layers[i]);
+    if (all.key_calibration != nullptr) {
+      calibration.layers.push_back(all.key_calibration->layers[i]);
+    }
+  }
+  if (all.key_calibration != nullptr) {
+    calibration.frame = all.key_calibration->frame;
+    spec.key_calibration = std::make_shared<const KeyCalibration>(std::move(calibration));
+  }
+  return spec;
+}
+
+}  // namespace
+
 KvSpec Model::kv_spec(const KvFormat& format) const {
   const ModelInfo& i = info();
   return {i.num_kv_heads, i.head_dim_k, i.head_dim_v,
           std::vector<KvFormat>(static_cast<size_t>(i.num_layers), format)};
+}
+
+KeyRope Model::key_rope(int layer) const {
+  const internal::Decoder& decoder = parts_->decoder;
+  const internal::DecoderLayer& of = decoder.layers[static_cast<size_t>(layer)];
+  return {decoder.rope_pairs == internal::RopePairs::neighbours ? KeyPairs::neighbours
+                                                                : KeyPairs::halves,
+          decoder.ropes[static_cast<size_t>(of.rope_idx)].frequency};
 }
 
 Result<std::vector<PagedCacheOptions>> Model::cache_options(
@@ -235,11 +291,14 @@ Result<std::vector<PagedCacheOptions>> Model::cache_options(
   if (options.window && options.contiguous) {
     return invalid_argument("a contiguous cache gives no blocks back; make it paged for a window");
   }
+  Result<KvSpec> all_layers = protected_spec(*this, options);
+  if (!all_layers.ok()) return all_layers.status();
   std::vector<PagedCacheOptions> caches;
   for (const LayerGroup& group : info().groups) {
     PagedCacheOptions cache;
-    cache.spec = kv_spec(options.format);
-    cache.spec.layers.resize(group.layers.size());
+    cache.spec = spec_of(*all_layers, group.layers);
+    cache.exact_first = options.protection.exact_first;
+    cache.exact_recent = options.protection.exact_recent;
     cache.block_size = options.block_size;
     cache.contiguous = options.contiguous;
     // A contiguous cache keeps its rows: block i is page i.

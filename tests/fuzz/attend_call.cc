@@ -74,15 +74,15 @@ int pick_head_dim(ByteReader& bytes) {
 }
 
 // A preparation that depends on the frame, so that a frame mixed up shows.
-float turn(const void*, int query_head, int64_t frame_begin, const float* query, float* prepared,
+float turn(const void*, int kv_head, int64_t frame_begin, const float* query, float* prepared,
            int head_dim) {
   const float factor = frame_begin / 128 % 2 == 0 ? 1.0f : -0.5f;
   for (int d = 0; d < head_dim; ++d) prepared[d] = factor * query[d];
-  return 0.25f * static_cast<float>(query_head);
+  return 0.25f * static_cast<float>(kv_head);
 }
-float turn_of_state(const void* state, int query_head, int64_t frame_begin, const float* query,
+float turn_of_state(const void* state, int kv_head, int64_t frame_begin, const float* query,
                     float* prepared) {
-  return turn(nullptr, query_head, frame_begin, query, prepared, *static_cast<const int*>(state));
+  return turn(nullptr, kv_head, frame_begin, query, prepared, *static_cast<const int*>(state));
 }
 
 TensorView strided(OwnedBytes& memory, DType dtype, std::array<int64_t, 3> shape, int64_t gap) {

@@ -61,8 +61,7 @@ struct AttentionCall {
 // Ok, or invalid_argument naming the argument that is wrong: ranks, shapes, strides, dtypes, head
 // counts that do not divide, head dims that a format does not take, block tables too short for
 // kv_len, page ids outside the pool, null pointers, products beyond 64 bits. unsupported for a
-// device that is not the CPU, packed rows outside tiles, and segments of which some store rotated
-// values and others do not.
+// device that is not the CPU, and packed rows outside tiles.
 KVIK_API Status check(const AttentionCall& call);
 
 // A view of plain row-major arrays k [num_rows, num_kv_heads, head_dim_k] and v [.., ..,

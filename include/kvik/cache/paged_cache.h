@@ -27,6 +27,13 @@ struct PagedCacheOptions {
   // truncated.
   std::optional<int> window = std::nullopt;
   int rollback_slack = 64;
+  // Only the rows of positions below it are stored: the exact first rows beside a packed cache.
+  std::optional<int> first_tokens = std::nullopt;
+  // For CacheSet, which keeps these rows in f16 beside the layers that store a packed format and
+  // reads them instead: those of the first exact_first positions, and for a query at p those of
+  // t > p - exact_recent. The packed rows are written too. 0: none.
+  int exact_first = 0;
+  int exact_recent = 0;
   // One sequence at a time, whose block i is page i: its rows lie one after the other. A second
   // sequence and forks are refused.
   bool contiguous = false;
@@ -61,7 +68,8 @@ struct CacheStats {
 // Threads: one at a time; different caches are independent.
 class KVIK_API PagedCache {
  public:
-  // Errors: invalid_argument naming the option, unsupported by the back end, out_of_memory.
+  // Errors: invalid_argument naming the option, unsupported (by the back end; exact rows without a
+  // CacheSet), out_of_memory.
   static Result<PagedCache> create(const PagedCacheOptions& options,
                                    std::shared_ptr<Backend> backend);
 

@@ -30,6 +30,8 @@ struct SessionOptions {
   std::optional<int> context = std::nullopt;  // tokens; none: as the model was trained
   Overflow overflow = Overflow::stop;
   KvFormat kv_format = {};
+  KvProtection kv_protection = {};
+  std::shared_ptr<const KeyCalibration> key_calibration = nullptr;  // layers of the model
   int block_size = 16;
   bool contiguous = false;
 };

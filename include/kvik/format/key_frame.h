@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kvik/core/export.h"
 #include "kvik/core/status.h"
@@ -30,7 +31,33 @@ struct KeyFrame {
   std::span<const double> frequencies;
   std::span<const float> centre;    // mu, head_dim
   std::span<const float> diagonal;  // a, head_dim
+  // cos and sin of i * frame * frequencies[p] at [i * frequencies.size() + p], for as many frames i
+  // as there are; computed anew for frames beyond.
+  std::span<const double> cos_table = {};
+  std::span<const double> sin_table = {};
 };
+
+// What KeyFrame borrows, for all KV heads of one layer: [num_kv_heads * head_dim].
+struct LayerKeyCalibration {
+  KeyPairs pairs = KeyPairs::halves;
+  std::vector<double> frequencies;
+  std::vector<float> centre;
+  std::vector<float> diagonal;
+};
+
+// The layers of one cache. KvSpec::key_calibration holds one.
+struct KeyCalibration {
+  int frame = 128;
+  std::vector<LayerKeyCalibration> layers;
+
+  // The transform of a KV head. Borrows from *this. Requires: indices in range.
+  KeyFrame key_frame(int layer, int kv_head, int head_dim) const;
+};
+
+// invalid_argument naming the layer, the head and the field, else ok: as many layers and heads as
+// given, each as check(KeyFrame).
+KVIK_API Status check(const KeyCalibration& calibration, int num_layers, int num_kv_heads,
+                      int head_dim);
 
 // invalid_argument naming the field that is out of range, else ok: sizes as above, numbers finite,
 // the diagonal positive.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -93,12 +94,17 @@ KVIK_API Status check(KvCode code, int head_dim);
 KVIK_API Status check_keys(KvCode code, int head_dim);
 KVIK_API Status check_values(KvCode code, int head_dim);
 
+struct KeyCalibration;
+
 // Shape and formats of one cache: every layer has the same heads, each layer its own format.
 struct KvSpec {
   int num_kv_heads = 0;
   int head_dim_k = 0;  // 0 to kMaxHeadDim, and what the layers' codes take
   int head_dim_v = 0;
   std::vector<KvFormat> layers;
+  // Keys of rotated formats are stored in frames with these centres and diagonals (key_frame.h);
+  // null: without frames.
+  std::shared_ptr<const KeyCalibration> key_calibration = nullptr;
 
   int num_layers() const { return static_cast<int>(layers.size()); }
 };

@@ -19,13 +19,18 @@ namespace kvik {
 // 128, 256 or 512 tokens); frame 0 prepares once for all positions. score = scale * (prepared . key
 // + added).
 struct KeyTransform {
-  // Writes head_dim_k floats to `prepared` and returns the number to add. Pure; called from any
-  // thread.
-  using Prepare = float (*)(const void* state, int query_head, int64_t frame_begin,
-                            const float* query, float* prepared);
+  // For a query head that reads KV head kv_head: writes head_dim_k floats to `prepared` and returns
+  // the number to add. Pure; called from any thread.
+  using Prepare = float (*)(const void* state, int kv_head, int64_t frame_begin, const float* query,
+                            float* prepared);
+  // The row that the format encodes for a key at `position`: both of head_dim_k floats, which may
+  // be the same. Pure; called from any thread. Null: the key itself.
+  using Store = void (*)(const void* state, int kv_head, int64_t position, const float* key,
+                         float* row);
   int frame = 0;  // tokens: 0, 128, 256 or 512
   Prepare prepare = nullptr;
   const void* state = nullptr;  // borrowed
+  Store store = nullptr;
 };
 
 // The transform of keys that a rotated format stores without frames: signs and Hadamard, frame 0.

@@ -11,6 +11,7 @@
 #include "kvik/cache/paged_cache.h"
 #include "kvik/core/export.h"
 #include "kvik/core/status.h"
+#include "kvik/format/key_frame.h"
 #include "kvik/format/kv_format.h"
 #include "kvik/model/chat_template.h"
 #include "kvik/model/gguf.h"
@@ -27,6 +28,13 @@ struct ModelOptions {
   bool check_weights = true;
   // Threads for that; the calling thread included.
   int num_threads = 1;
+};
+
+// How the keys of a layer are turned by position: pair i by frequencies[i] radians per token.
+// Borrows from the model.
+struct KeyRope {
+  KeyPairs pairs = KeyPairs::halves;
+  std::span<const double> frequencies;
 };
 
 // Layers that share a cache, in order.
@@ -57,9 +65,23 @@ struct ModelInfo {
   std::vector<TokenId> end_tokens;
 };
 
+// Rows that a packed cache stores wider than the rest.
+struct KvProtection {
+  // Layers of the model in this format instead.
+  std::vector<int> wide_layers = {};
+  KvFormat wide_format = {};
+  // Beside packed layers, rows in f16 that are read instead of the packed ones: those of the first
+  // positions, and for a query at p those of t > p - exact_recent.
+  int exact_first = 0;
+  int exact_recent = 0;
+};
+
 // How the caches of a model are made.
 struct ModelCacheOptions {
   KvFormat format = {};
+  KvProtection protection = {};
+  // For keys of rotated formats; the layers are those of the model. Null: none.
+  std::shared_ptr<const KeyCalibration> key_calibration = nullptr;
   int block_size = 16;   // tokens, a multiple of 16
   int max_tokens = 512;  // over all sequences; rounded up to whole blocks
   // One sequence whose block i is page i: its rows lie one after the other. Layers with a window
@@ -97,10 +119,13 @@ class KVIK_API Model {
   Result<const ChatTemplate*> chat_template() const;
   bool is_end_token(TokenId token) const;
 
+  // Requires: 0 <= layer < info().num_layers.
+  KeyRope key_rope(int layer) const;
+
   // Shape and format of the model's KV rows, all layers of one format.
   KvSpec kv_spec(const KvFormat& format) const;
   // One entry per cache of the set that ModelRunner::forward() wants. Errors: invalid_argument
-  // for a block size or length out of range.
+  // for a block size, length, protection or key calibration out of range or of another shape.
   Result<std::vector<PagedCacheOptions>> cache_options(const ModelCacheOptions& options) const;
 
  private:

@@ -9,7 +9,8 @@
 //   partition          512 tokens by position: lanes added by one tree
 //   row                partitions merged from the lowest position up
 //   packed codes       unpacked to f32, then as above; the output of rotated values is rotated back
-//                      after the division
+//                      after the division; where other segments hold plain values, a row's sum is
+//                      rotated back before and rotated after each of those segments in a partition
 // A row's arithmetic depends on its own visible keys alone, so its neighbours in a task do not
 // matter.
 
@@ -295,7 +296,7 @@ struct Context {
   int group;               // query heads per KV head
   int64_t first_position;  // of query 0 of the sequence
   int num_groups;          // of 16 value dims
-  bool rotates_values;     // stored rotated: the output is rotated back, once
+  bool rotates_values;     // some are stored rotated: sums are kept so, and rotated back, once
 };
 
 // Keys that a row reads in a step, counted from the step's first position.
@@ -501,10 +502,22 @@ inline const float* prepare_queries(const Context& c, const KeyTransform* transf
   const int64_t frame = transform->frame > 0 ? position / transform->frame * transform->frame : 0;
   for (int row = 0; row < c.task->num_rows; ++row) {
     const int64_t at = row * scratch.query_stride;
-    scratch.added[row] = transform->prepare(transform->state, row_head(c, row), frame,
+    scratch.added[row] = transform->prepare(transform->state, c.task->kv_head, frame,
                                             scratch.query + at, scratch.prepared + at);
   }
   return scratch.prepared;
+}
+
+// `turn` on the value sums of the rows that see keys of the partition in this segment.
+inline void turn_sums(const Context& c, const PositionRange* visible, int64_t partition_begin,
+                      void (*turn)(float*, int) noexcept) {
+  const int head_dim_v = c.call->segments[0].view.head_dim_v;
+  for (int row = 0; row < c.task->num_rows; ++row) {
+    const PositionRange range = visible[row];
+    const bool sees =
+        !range.empty() && range.begin < partition_begin + kPartition && range.end > partition_begin;
+    if (sees) turn(c.scratch->acc + row * c.scratch->value_stride, head_dim_v);
+  }
 }
 
 inline void process_segment(const Context& c, int segment_idx, int64_t partition_begin) {
@@ -534,6 +547,11 @@ inline void process_segment(const Context& c, int segment_idx, int64_t partition
   const KeyTransform* const transform = view.key_transform;
   const bool is_rows = view.layout == KvLayout::rows;
   for (int row = 0; row < c.task->num_rows; ++row) c.scratch->added[row] = 0.0f;
+
+  // Sums of rotated and of plain values do not mix: a row's sum is turned to the basis of the
+  // segment that adds to it, which for rows of no keys here would only cost bits.
+  const bool turns_sums = c.rotates_values && !is_rotated(view.format.v);
+  if (turns_sums) turn_sums(c, visible, partition_begin, internal::unrotate);
 
   StepTiles tiles{};
   const float* query = nullptr;
@@ -567,6 +585,7 @@ inline void process_segment(const Context& c, int segment_idx, int64_t partition
       tiles.v[t] = tiles.next_v[t];
     }
   }
+  if (turns_sums) turn_sums(c, visible, partition_begin, internal::rotate);
 }
 
 inline void process_partition(const Context& c, int64_t partition) {
@@ -668,6 +687,13 @@ inline void write_rows(const Context& c) {
 // ---- entrances
 // -------------------------------------------------------------------------------------------
 
+inline bool any_rotated_values(const AttentionCall& call) {
+  for (const Segment& segment : call.segments) {
+    if (is_rotated(segment.view.format.v)) return true;
+  }
+  return false;
+}
+
 inline Context make_context(const AttentionCall& call, const AttendTask& task,
                             AttendScratch& scratch) {
   const KvView& view = call.segments[0].view;
@@ -677,7 +703,7 @@ inline Context make_context(const AttentionCall& call, const AttendTask& task,
           call.num_heads() / view.num_kv_heads,
           sequence_end(call, task.seq) - call.q_len(task.seq),
           padded_dim_v(view.head_dim_v) / kTileLanes,
-          is_rotated(view.format.v)};
+          any_rotated_values(call)};
 }
 
 // The task's queries as floats, padded with zeros to query_stride.

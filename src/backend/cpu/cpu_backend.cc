@@ -148,18 +148,43 @@ class CpuBackend final : public Backend {
   std::vector<cpu::AttendScratch> scratch_;
 };
 
+// What a view stores of a key: its own elements, or what its transform makes of them.
+class StoredKey {
+ public:
+  explicit StoredKey(const MutableKvView& view) : view_(view) {}
+
+  bool encode(std::byte* tile, int slot, const std::byte* key, DType dtype, int head,
+              int64_t position) {
+    const KeyTransform* const transform = view_.key_transform;
+    if (transform == nullptr || transform->store == nullptr) {
+      return encode_k_row(view_.format.k, tile, slot, key, dtype, view_.head_dim_k);
+    }
+    for (int d = 0; d < view_.head_dim_k; ++d)
+      row_[d] = load_float(dtype, key + d * dtype_bytes(dtype));
+    transform->store(transform->state, head, position, row_, row_);
+    return encode_k_row(view_.format.k, tile, slot, reinterpret_cast<const std::byte*>(row_),
+                        DType::f32, view_.head_dim_k);
+  }
+
+ private:
+  const MutableKvView& view_;
+  float row_[kMaxHeadDim];
+};
+
 // Encodes the rows of heads [begin, end); the index of the first token that is refused, or
 // slots.size().
 int64_t encode_heads(const MutableKvView& view, const ConstTensorView& k, const ConstTensorView& v,
-                     std::span<const int64_t> slots, Range heads) {
+                     std::span<const int64_t> slots, std::span<const int32_t> positions,
+                     Range heads) {
+  StoredKey stored(view);
   for (size_t i = 0; i < slots.size(); ++i) {
     const int64_t page = slots[i] / view.block_size;
     const int64_t tile = slots[i] % view.block_size / kTileTokens;
     const int slot = static_cast<int>(slots[i] % kTileTokens);
     const auto token = static_cast<int64_t>(i);
     for (int head = static_cast<int>(heads.begin); head < heads.end; ++head) {
-      const bool k_fits = encode_k_row(view.format.k, k_tile(view, page, tile, head), slot,
-                                       k.at(token, head), k.dtype, view.head_dim_k);
+      const bool k_fits = stored.encode(k_tile(view, page, tile, head), slot, k.at(token, head),
+                                        k.dtype, head, positions[i]);
       const bool v_fits = encode_v_row(view.format.v, v_tile(view, page, tile, head), slot,
                                        v.at(token, head), v.dtype, view.head_dim_v);
       if (!k_fits || !v_fits) return token;
@@ -170,19 +195,19 @@ int64_t encode_heads(const MutableKvView& view, const ConstTensorView& k, const 
 
 std::optional<int64_t> CpuBackend::encode(const MutableKvView& view, const ConstTensorView& k,
                                           const ConstTensorView& v, std::span<const int64_t> slots,
-                                          std::span<const int32_t>) {
+                                          std::span<const int32_t> positions) {
   const auto count = static_cast<int64_t>(slots.size());
   const int64_t elements = count * view.num_kv_heads * (int64_t{view.head_dim_k} + view.head_dim_v);
   if (elements < kParallelEncodeElements) {
-    const int64_t refused = encode_heads(view, k, v, slots, {0, view.num_kv_heads});
+    const int64_t refused = encode_heads(view, k, v, slots, positions, {0, view.num_kv_heads});
     return refused < count ? std::optional(refused) : std::nullopt;
   }
   const std::lock_guard lock(mutex_);
   std::atomic<int64_t> first_refused{count};
   // Split by heads: two tokens may share a word, two heads never do.
   team_->run([&](int thread) {
-    const int64_t refused =
-        encode_heads(view, k, v, slots, static_share(view.num_kv_heads, thread, team_->size()));
+    const int64_t refused = encode_heads(view, k, v, slots, positions,
+                                         static_share(view.num_kv_heads, thread, team_->size()));
     int64_t seen = first_refused.load();
     while (refused < seen && !first_refused.compare_exchange_weak(seen, refused)) {
     }
