@@ -1,0 +1,207 @@
+// The file of a key calibration; docs/calibration-file.md draws it.
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include <algorithm>
+#include "kvik/core/checked_math.h"
+#include "kvik/core/dtype.h"
+#include "kvik/engine/key_calibration.h"
+
+namespace kvik {
+namespace {
+
+constexpr char kMagic[8] = {'K', 'V', 'I', 'K', 'C', 'A', 'L', '1'};
+constexpr size_t kHashedBytes = 4096;
+// Of a file; far above any model's.
+constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
+
+// Fowler, Noll and Vo's hash, variant 1a, 64 bits.
+class Fnv1a {
+ public:
+  void add(std::span<const std::byte> bytes) {
+    for (const std::byte byte : bytes) {
+      hash_ = (hash_ ^ static_cast<uint64_t>(byte)) * 0x100000001b3U;
+    }
+  }
+  void add(std::string_view text) {
+    add(std::as_bytes(std::span(text)));
+    add_number(text.size());
+  }
+  void add_number(uint64_t x) {
+    for (int i = 0; i < 8; ++i) add_byte(static_cast<uint8_t>(x >> (8 * i)));
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  void add_byte(uint8_t byte) { hash_ = (hash_ ^ byte) * 0x100000001b3U; }
+  uint64_t hash_ = 0xcbf29ce484222325U;
+};
+
+struct Header {
+  uint64_t fingerprint = 0;
+  uint32_t frame = 0, num_layers = 0, num_kv_heads = 0, head_dim = 0;
+};
+constexpr int64_t kHeaderBytes = 8 + 8 + 4 * 4;
+
+void put(std::vector<std::byte>& to, uint64_t x, int num_bytes) {
+  for (int i = 0; i < num_bytes; ++i) to.push_back(static_cast<std::byte>(x >> (8 * i)));
+}
+
+uint64_t get(const std::vector<std::byte>& from, size_t at, int num_bytes) {
+  uint64_t x = 0;
+  for (int i = 0; i < num_bytes; ++i) {
+    x |= static_cast<uint64_t>(from[at + static_cast<size_t>(i)]) << (8 * i);
+  }
+  return x;
+}
+
+void put_halves(std::vector<std::byte>& to, const std::vector<float>& values) {
+  for (const float x : values) {
+    std::byte bytes[2];
+    store_float(DType::f16, bytes, x);
+    to.insert(to.end(), bytes, bytes + 2);
+  }
+}
+
+Status io_error(const std::string& path, const char* what) {
+  return {StatusCode::io_error, path + ": " + what + " (" + std::strerror(errno) + ")"};
+}
+
+uint64_t hash_of(std::span<const std::byte> bytes) {
+  Fnv1a hash;
+  hash.add(bytes);
+  return hash.value();
+}
+
+Status write_file(const std::vector<std::byte>& bytes, const std::string& path) {
+  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return io_error(path, "cannot create");
+  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
+  const bool closed = std::fclose(file) == 0;
+  if (written && closed) return {};
+  Status status = io_error(path, "cannot write");
+  std::remove(path.c_str());
+  return status;
+}
+
+Result<std::vector<std::byte>> read_file(const std::string& path) {
+  std::FILE* const file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return io_error(path, "cannot open");
+  std::vector<std::byte> bytes;
+  std::byte buffer[1 << 14];
+  while (const size_t size = std::fread(buffer, 1, sizeof buffer, file)) {
+    bytes.insert(bytes.end(), buffer, buffer + size);
+    if (static_cast<int64_t>(bytes.size()) > kMaxFileBytes) break;
+  }
+  const bool failed = std::ferror(file) != 0;
+  std::fclose(file);
+  if (failed) return io_error(path, "cannot read");
+  return bytes;
+}
+
+Result<Header> read_header(const std::vector<std::byte>& bytes, const std::string& path) {
+  const Status damaged(StatusCode::corrupt,
+                       path +
+                           ": no calibration file, or damaged; delete it, and kvik calibrate "
+                           "makes another");
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (size < kHeaderBytes + 8 || std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) {
+    return damaged;
+  }
+  const Header header{get(bytes, 8, 8), static_cast<uint32_t>(get(bytes, 16, 4)),
+                      static_cast<uint32_t>(get(bytes, 20, 4)),
+                      static_cast<uint32_t>(get(bytes, 24, 4)),
+                      static_cast<uint32_t>(get(bytes, 28, 4))};
+  const auto halves = checked_product(
+      {int64_t{header.num_layers}, int64_t{header.num_kv_heads}, int64_t{header.head_dim}, 4});
+  if (!halves || *halves > kMaxFileBytes || size != kHeaderBytes + *halves + 8) return damaged;
+  const std::span<const std::byte> hashed(bytes.data(), bytes.size() - 8);
+  if (hash_of(hashed) != get(bytes, bytes.size() - 8, 8)) return damaged;
+  return header;
+}
+
+}  // namespace
+
+Result<uint64_t> model_fingerprint(const Model& model) {
+  Fnv1a hash;
+  hash.add(model.info().architecture);
+  for (const GgufTensor& tensor : model.file().tensors()) {
+    hash.add(tensor.name);
+    hash.add_number(static_cast<uint64_t>(tensor.type));
+    for (const int64_t dim : tensor.shape) hash.add_number(static_cast<uint64_t>(dim));
+    Result<std::span<const std::byte>> bytes = model.file().tensor_bytes(tensor);
+    if (!bytes.ok()) return bytes.status();
+    hash.add(bytes->first(std::min(bytes->size(), kHashedBytes)));
+  }
+  return hash.value();
+}
+
+Status save_calibration(const KeyCalibration& calibration, const Model& model,
+                        const std::string& path) {
+  const ModelInfo& info = model.info();
+  if (Status status = check(calibration, info.num_layers, info.num_kv_heads, info.head_dim_k);
+      !status.ok()) {
+    return status;
+  }
+  Result<uint64_t> fingerprint = model_fingerprint(model);
+  if (!fingerprint.ok()) return fingerprint.status();
+  std::vector<std::byte> bytes;
+  for (const char c : kMagic) bytes.push_back(static_cast<std::byte>(c));
+  put(bytes, *fingerprint, 8);
+  for (const int x : {calibration.frame, info.num_layers, info.num_kv_heads, info.head_dim_k}) {
+    put(bytes, static_cast<uint64_t>(x), 4);
+  }
+  for (const LayerKeyCalibration& layer : calibration.layers) {
+    put_halves(bytes, layer.centre);
+    put_halves(bytes, layer.diagonal);
+  }
+  put(bytes, hash_of(bytes), 8);
+  const std::string beside = path + ".new";
+  if (Status status = write_file(bytes, beside); !status.ok()) return status;
+  if (std::rename(beside.c_str(), path.c_str()) != 0) {
+    Status status = io_error(path, "cannot put the new file in its place");
+    std::remove(beside.c_str());
+    return status;
+  }
+  return {};
+}
+
+Result<KeyCalibration> load_calibration(const Model& model, const std::string& path) {
+  Result<std::vector<std::byte>> bytes = read_file(path);
+  if (!bytes.ok()) return bytes.status();
+  Result<Header> header = read_header(*bytes, path);
+  if (!header.ok()) return header.status();
+  Result<uint64_t> fingerprint = model_fingerprint(model);
+  if (!fingerprint.ok()) return fingerprint.status();
+  const ModelInfo& info = model.info();
+  if (header->fingerprint != *fingerprint ||
+      static_cast<int>(header->num_layers) != info.num_layers ||
+      static_cast<int>(header->num_kv_heads) != info.num_kv_heads ||
+      static_cast<int>(header->head_dim) != info.head_dim_k) {
+    return invalid_argument(path + ": made for another model; make one with kvik calibrate");
+  }
+  const size_t numbers = size_t{header->num_kv_heads} * header->head_dim;
+  KeyCalibration calibration;
+  calibration.frame = static_cast<int>(header->frame);
+  const std::byte* next = bytes->data() + kHeaderBytes;
+  for (int i = 0; i < info.num_layers; ++i) {
+    const KeyRope rope = model.key_rope(i);
+    LayerKeyCalibration layer;
+    layer.pairs = rope.pairs;
+    layer.frequencies.assign(rope.frequencies.begin(), rope.frequencies.end());
+    for (std::vector<float>* values : {&layer.centre, &layer.diagonal}) {
+      for (size_t d = 0; d < numbers; ++d, next += 2) {
+        values->push_back(load_float(DType::f16, next));
+      }
+    }
+    calibration.layers.push_back(std::move(layer));
+  }
+  if (Status status = check(calibration, info.num_layers, info.num_kv_heads, info.head_dim_k);
+      !status.ok()) {
+    return Status(StatusCode::corrupt, path + ": " + status.message());
+  }
+  return calibration;
+}
+
+}  // namespace kvik

@@ -1,0 +1,223 @@
+#include "kvik/engine/key_calibration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "support/tiny_model.h"
+
+namespace kvik {
+namespace {
+
+using test::tiny_tokens;
+using test::TinyModel;
+using test::TinyShape;
+using ::testing::HasSubstr;
+
+constexpr int kTokens = 300;  // two frames of 128 and a part
+
+std::vector<std::vector<TokenId>> tiny_texts() {
+  return {tiny_tokens(3, kTokens), tiny_tokens(4, 40)};
+}
+
+// Rows of all layers as the model made them, [layer][text][token][head][dim].
+struct Captured {
+  std::vector<std::vector<std::vector<float>>> q, k;
+};
+
+Captured capture(const std::shared_ptr<const Model>& model) {
+  const std::unique_ptr<ModelRunner> runner = ModelRunner::create(model, {}).value();
+  Captured rows;
+  rows.q.resize(static_cast<size_t>(model->info().num_layers));
+  rows.k = rows.q;
+  for (const std::vector<TokenId>& text : tiny_texts()) {
+    CacheSet caches =
+        runner->make_caches({.format = {KvCode::f32, KvCode::f32}, .max_tokens = 512}).value();
+    Sequence sequence = caches.new_sequence();
+    runner->set_row_hook([&](const LayerRows& of) {
+      const auto layer = static_cast<size_t>(of.layer);
+      for (const auto& [to, t] : {std::pair(&rows.q, of.q), std::pair(&rows.k, of.k)}) {
+        const auto* data = reinterpret_cast<const float*>(t.data);
+        (*to)[layer].emplace_back(data, data + t.dim(0) * t.dim(1) * t.dim(2));
+      }
+    });
+    const SequenceTokens step{&sequence, text};
+    EXPECT_TRUE(runner->forward(caches, {&step, 1}).ok());
+  }
+  return rows;
+}
+
+// Element d of a row turned back by `begin` positions, from the definition of RoPE.
+double turned_back(const float* row, size_t d, double begin, const KeyRope& rope) {
+  const size_t n = rope.frequencies.size();
+  if (d >= 2 * n) return row[d];
+  const bool is_halves = rope.pairs == KeyPairs::halves;
+  const size_t pair = is_halves ? d % n : d / 2;
+  const bool is_second = is_halves ? d >= n : d % 2 == 1;
+  const double x = row[is_halves ? pair : 2 * pair];
+  const double y = row[is_halves ? pair + n : 2 * pair + 1];
+  const double angle = -begin * rope.frequencies[pair];
+  return is_second ? x * std::sin(angle) + y * std::cos(angle)
+                   : x * std::cos(angle) - y * std::sin(angle);
+}
+
+class Calibrate : public ::testing::TestWithParam<TinyShape> {};
+
+TEST_P(Calibrate, MeasuresWhatTheDefinitionSays) {
+  TinyModel tiny(GetParam());
+  const std::shared_ptr<const Model> model = tiny.load().value();
+  const ModelInfo& info = model->info();
+  const std::unique_ptr<ModelRunner> runner =
+      ModelRunner::create(model, {.max_batch_tokens = 64}).value();
+  const std::vector<std::vector<TokenId>> texts = tiny_texts();
+  const KeyCalibration got = calibrate_keys(*runner, texts, {}).value();
+  ASSERT_TRUE(check(got, info.num_layers, info.num_kv_heads, info.head_dim_k).ok());
+  EXPECT_EQ(got.frame, 128);
+
+  const Captured rows = capture(model);
+  const auto head_dim = static_cast<size_t>(info.head_dim_k);
+  const auto group = static_cast<size_t>(info.num_heads / info.num_kv_heads);
+  for (size_t layer = 0; layer < got.layers.size(); ++layer) {
+    const KeyRope rope = model->key_rope(static_cast<int>(layer));
+    for (size_t head = 0; head < static_cast<size_t>(info.num_kv_heads); ++head) {
+      std::vector<double> mean(head_dim), var_k(head_dim), var_q(head_dim);
+      double sum_k = 0, sum_q = 0;
+      for (size_t d = 0; d < head_dim; ++d) {
+        double k1 = 0, k2 = 0, q2 = 0, num_k = 0, num_q = 0;
+        for (size_t t = 0; t < texts.size(); ++t) {
+          for (size_t p = 0; p < texts[t].size(); ++p) {
+            const float* k = rows.k[layer][t].data() +
+                             (p * static_cast<size_t>(info.num_kv_heads) + head) * head_dim;
+            if (p >= 4) {
+              const double x = turned_back(k, d, static_cast<double>(p / 128 * 128), rope);
+              k1 += x;
+              k2 += x * x;
+              ++num_k;
+            }
+            for (size_t h = head * group; h < (head + 1) * group; ++h) {
+              const float* q = rows.q[layer][t].data() +
+                               (p * static_cast<size_t>(info.num_heads) + h) * head_dim;
+              for (const int begin : {0, 128, 256, -512, -2048, -8192, -16384}) {
+                if (static_cast<int>(p) < begin) continue;
+                const double x = turned_back(q, d, begin, rope);
+                q2 += x * x;
+                ++num_q;
+              }
+            }
+          }
+        }
+        mean[d] = k1 / num_k;
+        var_k[d] = k2 / num_k - mean[d] * mean[d];
+        var_q[d] = q2 / num_q;
+        sum_k += var_k[d];
+        sum_q += var_q[d];
+      }
+      double scaled = 0;
+      std::vector<double> a(head_dim);
+      for (size_t d = 0; d < head_dim; ++d) {
+        const double k = var_k[d] + 1e-4 * sum_k / static_cast<double>(head_dim);
+        a[d] = std::pow((var_q[d] + 1e-4 * sum_q / static_cast<double>(head_dim)) / k, 0.25);
+        scaled += a[d] * a[d] * k;
+      }
+      for (size_t d = 0; d < head_dim; ++d) {
+        const size_t at = head * head_dim + d;
+        EXPECT_NEAR(got.layers[layer].centre[at], mean[d], 1e-3 * std::abs(mean[d]) + 1e-5);
+        const double expected = a[d] * std::sqrt(sum_k / scaled);
+        EXPECT_NEAR(got.layers[layer].diagonal[at], expected, 2e-3 * expected)
+            << "layer " << layer << " head " << head << " dim " << d;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Calibrate,
+                         ::testing::Values(TinyShape{}, TinyShape{.num_layers = 2,
+                                                                .num_heads = 6,
+                                                                .num_kv_heads = 3,
+                                                                .head_dim = 10,
+                                                                .rope_dim = 6}));
+
+TEST(Calibration, RefusesWhatItCannotMeasure) {
+  TinyModel tiny;
+  const std::unique_ptr<ModelRunner> runner = ModelRunner::create(tiny.load().value()).value();
+  const std::vector<std::vector<TokenId>> texts = tiny_texts();
+  EXPECT_THAT(calibrate_keys(*runner, texts, {.frame = 100}).status().message(),
+              HasSubstr("frame is 100"));
+  EXPECT_EQ(calibrate_keys(*runner, {}).status().code(), StatusCode::invalid_argument);
+  const std::vector<std::vector<TokenId>> with_empty = {texts[0], {}};
+  EXPECT_THAT(calibrate_keys(*runner, with_empty).status().message(), HasSubstr("empty"));
+  const CalibrationParams stops = {.on_progress = [](int, int) { return false; }};
+  EXPECT_EQ(calibrate_keys(*runner, texts, stops).status().code(), StatusCode::cancelled);
+}
+
+class CalibrationFile : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    model_ = tiny_.load().value();
+    const std::unique_ptr<ModelRunner> runner = ModelRunner::create(model_).value();
+    made_ = calibrate_keys(*runner, tiny_texts(), {.frame = 256}).value();
+    path_ = (std::filesystem::path(::testing::TempDir()) / "kvik_calibration_test.kvcal").string();
+    ASSERT_TRUE(save_calibration(made_, *model_, path_).ok());
+    std::ifstream file(path_, std::ios::binary);
+    bytes_.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  void TearDown() override { std::remove(path_.c_str()); }
+
+  Status load(const std::string& bytes) {
+    std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
+    return load_calibration(*model_, path_).status();
+  }
+
+  TinyModel tiny_{TinyShape{}};
+  std::shared_ptr<const Model> model_;
+  KeyCalibration made_;
+  std::string path_, bytes_;
+};
+
+TEST_F(CalibrationFile, GivesBackWhatWasSaved) {
+  const KeyCalibration read = load_calibration(*model_, path_).value();
+  EXPECT_EQ(read.frame, 256);
+  ASSERT_EQ(read.layers.size(), made_.layers.size());
+  for (size_t i = 0; i < made_.layers.size(); ++i) {
+    EXPECT_EQ(read.layers[i].centre, made_.layers[i].centre);
+    EXPECT_EQ(read.layers[i].diagonal, made_.layers[i].diagonal);
+    EXPECT_EQ(read.layers[i].frequencies, made_.layers[i].frequencies);
+    EXPECT_EQ(read.layers[i].pairs, made_.layers[i].pairs);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".new"));
+}
+
+TEST_F(CalibrationFile, CutOrChangedAnywhereIsCorrupt) {
+  for (size_t size = 0; size < bytes_.size(); ++size) {
+    ASSERT_EQ(load(bytes_.substr(0, size)).code(), StatusCode::corrupt) << size;
+  }
+  for (size_t i = 0; i < bytes_.size(); ++i) {
+    std::string changed = bytes_;
+    changed[i] = static_cast<char>(changed[i] ^ 0x10);
+    ASSERT_EQ(load(changed).code(), StatusCode::corrupt) << i;
+  }
+  EXPECT_EQ(load(bytes_ + "x").code(), StatusCode::corrupt);
+  EXPECT_TRUE(load(bytes_).ok());
+}
+
+TEST_F(CalibrationFile, OfAnotherModelIsRefused) {
+  TinyModel other({.rope_base = 500000, .has_rope_factors = true});
+  const std::shared_ptr<const Model> model = other.load().value();
+  EXPECT_NE(model_fingerprint(*model).value(), model_fingerprint(*model_).value());
+  EXPECT_THAT(load_calibration(*model, path_).status().message(),
+              HasSubstr("made for another model"));
+}
+
+TEST_F(CalibrationFile, ThatIsNotThereOrCannotBeWrittenIsNamed) {
+  const Status missing = load_calibration(*model_, "/nonexistent/x.kvcal").status();
+  EXPECT_EQ(missing.code(), StatusCode::io_error);
+  EXPECT_THAT(missing.message(), HasSubstr("/nonexistent/x.kvcal"));
+  EXPECT_EQ(save_calibration(made_, *model_, "/nonexistent/x.kvcal").code(), StatusCode::io_error);
+}
+
+}  // namespace
+}  // namespace kvik
