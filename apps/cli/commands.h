@@ -18,6 +18,7 @@ Command add_score(CLI::App& program);
 Command add_perplexity(CLI::App& program);
 Command add_bench(CLI::App& program);
 Command add_inspect(CLI::App& program);
+Command add_calibrate(CLI::App& program);
 Command add_doctor(CLI::App& program);
 Command add_completion(CLI::App& program);
 

@@ -27,7 +27,7 @@ int run(std::vector<std::string> arguments) {
   program.require_subcommand(1);
   std::vector<Command> commands;
   for (const auto add : {add_run, add_tokenize, add_template, add_score, add_perplexity, add_bench,
-                         add_inspect, add_doctor, add_completion}) {
+                         add_inspect, add_calibrate, add_doctor, add_completion}) {
     commands.push_back(add(program));
   }
   name_environment(program);

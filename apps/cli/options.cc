@@ -106,12 +106,22 @@ const CLI::Validator& kv_pair() {
   return validator;
 }
 
+namespace {
+const CLI::Validator& kv_pair_or_auto() {
+  static const CLI::Validator validator(
+      [](std::string& name) { return name == "auto" ? std::string() : replace_pair(name); },
+      "K:V|auto");
+  return validator;
+}
+}  // namespace
+
 std::pair<std::string, std::string> split_pair(const std::string& pair) {
   const size_t colon = pair.find(':');
   return {pair.substr(0, colon), pair.substr(colon + 1)};
 }
 
-void add_kv_type_options(CLI::App& command, std::string& type_k, std::string& type_v) {
+void add_kv_type_options(CLI::App& command, std::string& type_k, std::string& type_v,
+                         bool* is_auto) {
   CLI::Option* const k =
       command
           .add_option("--cache-type-k", type_k,
@@ -127,11 +137,16 @@ void add_kv_type_options(CLI::App& command, std::string& type_k, std::string& ty
   command
       .add_option_function<std::string>(
           "--kv",
-          [&type_k, &type_v](const std::string& pair) {
-            std::tie(type_k, type_v) = split_pair(pair);
+          [&type_k, &type_v, is_auto](const std::string& pair) {
+            if (is_auto != nullptr && pair == "auto") {
+              *is_auto = true;
+            } else {
+              std::tie(type_k, type_v) = split_pair(pair);
+            }
           },
-          "Both at once, like tcq4:tcq3, one type for both, or a preset of vLLM")
-      ->transform(kv_pair())
+          std::string("Both at once, like tcq4:tcq3, one type for both, or a preset of vLLM") +
+              (is_auto != nullptr ? "; auto: the widest that fit (--mem)" : ""))
+      ->transform(is_auto != nullptr ? kv_pair_or_auto() : kv_pair())
       ->excludes(k, v);
 }
 
@@ -154,7 +169,7 @@ void add_engine_options(CLI::App& command, EngineOptions& options, int default_c
   command.add_option("-t,--threads", options.threads, "Threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  add_kv_type_options(command, options.type_k, options.type_v);
+  add_kv_options(command, options.kv);
   command.add_option("--kv-layout", options.layout, "How the cache lies in memory")
       ->check(CLI::IsMember({"paged", "contiguous"}))
       ->capture_default_str();
@@ -174,6 +189,7 @@ void add_overflow_option(CLI::App& command, EngineOptions& options) {
 }
 
 Status check(const EngineOptions& options) {
+  if (Status status = check(options.kv); !status.ok()) return status;
   if (options.block_size % 16 != 0) {
     return invalid_argument("--block-size " + std::to_string(options.block_size) +
                             ": give a multiple of 16");
@@ -189,7 +205,7 @@ Status check(const EngineOptions& options) {
   return {};
 }
 
-Result<Engine> make_engine(const EngineOptions& options) {
+Result<Engine> make_engine(EngineOptions& options) {
   Engine engine;
   ModelOptions model_options;
   model_options.num_threads = options.threads;
@@ -204,9 +220,23 @@ Result<Engine> make_engine(const EngineOptions& options) {
   if (!runner.ok()) return runner.status();
   engine.runner = std::move(runner).value();
 
+  const int context = options.context > 0 ? options.context : engine.model->info().context_length;
+  ModelCacheOptions cache;
+  cache.block_size = options.block_size;
+  cache.max_tokens = context;
+  cache.max_batch_tokens = options.batch;
+  cache.contiguous = options.layout == "contiguous";
+  if (options.overflow == "window") cache.window = context;
+  if (Status status = resolve(options.kv, *engine.model, cache); !status.ok()) return status;
+  Result<std::shared_ptr<const KeyCalibration>> calibration =
+      key_calibration(options.kv, *engine.runner);
+  if (!calibration.ok()) return calibration.status();
+
   SessionOptions session_options;
-  if (options.context > 0) session_options.context = options.context;
-  session_options.kv_format = kv_format(options.type_k, options.type_v);
+  session_options.context = context;
+  session_options.kv_format = options.kv.format();
+  session_options.kv_protection = options.kv.protection(engine.model->info());
+  session_options.key_calibration = std::move(calibration).value();
   session_options.block_size = options.block_size;
   session_options.contiguous = options.layout == "contiguous";
   if (options.overflow == "window") session_options.overflow = Overflow::window;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kv.h"
 #include "kvik/core/status.h"
 #include "kvik/engine/session.h"
 #include "kvik/format/kv_format.h"
@@ -34,17 +35,18 @@ const CLI::Validator& key_type();
 const CLI::Validator& value_type();
 const CLI::Validator& kv_pair();  // "K:V"
 std::pair<std::string, std::string> split_pair(const std::string& pair);
-// -ctk, -ctv and --kv: names of ours after parsing.
-void add_kv_type_options(CLI::App& command, std::string& type_k, std::string& type_v);
+// -ctk, -ctv and --kv: names of ours after parsing. `is_auto`, if any, is set by --kv auto.
+void add_kv_type_options(CLI::App& command, std::string& type_k, std::string& type_v,
+                         bool* is_auto = nullptr);
 KvFormat kv_format(const std::string& type_k, const std::string& type_v);
 
-// -c, -b, -t, -ctk, -ctv, --kv-layout, --block-size.
+// -c, -b, -t, those of kv.h, --kv-layout, --block-size.
 struct EngineOptions {
   std::string model;
   int context = 0;  // 0: as the model was trained
   int batch = 512;
   int threads = 0;  // filled with the number of usable processors
-  std::string type_k = "f16", type_v = "f16";
+  KvOptions kv;
   std::string layout = "paged";
   std::string overflow = "stop";
   int block_size = 16;
@@ -62,7 +64,8 @@ struct Engine {
   std::shared_ptr<ModelRunner> runner;
   std::unique_ptr<Session> session;
 };
-Result<Engine> make_engine(const EngineOptions& options);
+// Settles options.kv.
+Result<Engine> make_engine(EngineOptions& options);
 // Without looking at the weights: for commands that compute nothing.
 Result<std::shared_ptr<const Model>> load_header(const std::string& path);
 

@@ -27,11 +27,11 @@ nlohmann::ordered_json to_json(const Perplexity& result, const PerplexityOptions
           {"context", options.engine.context},
           {"chunks", result.chunks.size()},
           {"chunk_nll", chunks},
-          {"type_k", options.engine.type_k},
-          {"type_v", options.engine.type_v}};
+          {"type_k", options.engine.kv.type_k},
+          {"type_v", options.engine.kv.type_v}};
 }
 
-int measure(const PerplexityOptions& options) {
+int measure(PerplexityOptions& options) {
   if (Status status = check(options.engine); !status.ok()) return usage_error(status.message());
   if (!options.prompt.is_given()) return usage_error("perplexity: give a text with -f");
   if (options.engine.context < 4) return usage_error("perplexity: -c must be at least 4");

@@ -9,7 +9,8 @@ using nlohmann::ordered_json;
 KvReport kv_report(Session& session, const EngineOptions& options) {
   KvReport report;
   const Model& model = session.runner().model();
-  report.bytes_per_token = token_bytes(model.kv_spec(kv_format(options.type_k, options.type_v)));
+  report.bytes_per_token =
+      token_bytes(model.kv_spec(kv_format(options.kv.type_k, options.kv.type_v)));
   CacheStats& sum = report.sum;
   for (const CacheStats& stats : session.cache_stats()) {
     sum.backend = stats.backend;
@@ -31,8 +32,8 @@ ordered_json kv_json(Session& session, const EngineOptions& options) {
   const KvReport report = kv_report(session, options);
   const CacheStats& sum = report.sum;
   return {{"layout", options.layout},
-          {"type_k", options.type_k},
-          {"type_v", options.type_v},
+          {"type_k", options.kv.type_k},
+          {"type_v", options.kv.type_v},
           {"block_size", options.block_size},
           {"backend", sum.backend},
           {"context", session.context()},
@@ -73,7 +74,7 @@ std::string perf_line(Session& session, const EngineOptions& options) {
                     "bytes, %s committed",
                     static_cast<long long>(timings.generated_tokens),
                     timings.generated_tokens_per_second(), options.layout.c_str(),
-                    options.type_k.c_str(), options.type_v.c_str(), session.num_cached(),
+                    options.kv.type_k.c_str(), options.kv.type_v.c_str(), session.num_cached(),
                     static_cast<long long>(report.bytes_per_token),
                     bytes_text(report.sum.committed_bytes).c_str());
 }

@@ -15,7 +15,7 @@ struct ScoreOptions {
   std::string output;
 };
 
-int score(const ScoreOptions& options) {
+int score(ScoreOptions& options) {
   if (Status status = check(options.engine); !status.ok()) return usage_error(status.message());
   if (!options.prompt.is_given()) return usage_error("score: give a text with -p, -f or --ids");
   Result<Engine> engine = make_engine(options.engine);

@@ -26,6 +26,13 @@ constexpr int64_t committed_after(int64_t committed, int64_t wanted, int64_t res
   return std::min(reserved, round_up(target, kMinStepBytes));
 }
 
+// What a run that never asks for more than `limit` bytes has committed at most, whatever its steps.
+constexpr int64_t most_committed(int64_t limit) {
+  if (limit <= kMinStepBytes) return limit == 0 ? 0 : kMinStepBytes;
+  const int64_t reserved = round_up(limit, kHugePageBytes);
+  return std::min(reserved, round_up(limit + growth_step(limit), kMinStepBytes));
+}
+
 // Whether a run that uses `used` of its committed bytes, and may come to `limit`, should take its
 // next step before it is needed.
 constexpr bool wants_step_ahead(int64_t committed, int64_t used, int64_t limit) {

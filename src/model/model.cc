@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/growth_rule.h"
 #include "kvik/core/checked_math.h"
 #include "kvik/core/thread_team.h"
 #include "kvik/format/tile.h"
@@ -309,6 +310,43 @@ Result<std::vector<PagedCacheOptions>> Model::cache_options(
     caches.push_back(std::move(cache));
   }
   return caches;
+}
+
+Result<int64_t> Model::cache_bytes(const ModelCacheOptions& options) const {
+  Result<std::vector<PagedCacheOptions>> caches = cache_options(options);
+  if (!caches.ok()) return caches.status();
+  int64_t bytes = 0;
+  const auto add = [&bytes](const KvSpec& spec, int block_size, int64_t blocks) {
+    for (int layer = 0; layer < spec.num_layers(); ++layer) {
+      for (const int64_t token : {token_bytes_k(spec, layer), token_bytes_v(spec, layer)}) {
+        const auto run = checked_product({token, block_size, blocks});
+        if (!run || *run > INT64_MAX / 2) return false;
+        const auto sum = checked_sum({bytes, internal::most_committed(*run)});
+        if (!sum) return false;
+        bytes = *sum;
+      }
+    }
+    return true;
+  };
+  for (const PagedCacheOptions& cache : *caches) {
+    KvSpec exact = cache.spec;
+    exact.key_calibration = nullptr;
+    exact.layers.clear();
+    for (const KvFormat& format : cache.spec.layers) {
+      if (is_packed(format.k) || is_packed(format.v)) exact.layers.push_back({});
+    }
+    const int64_t first = ceil_div(cache.exact_first, cache.block_size) * options.max_sequences;
+    PagedCacheOptions recent = cache;
+    recent.window = std::min(cache.exact_recent, cache.window.value_or(INT32_MAX));
+    const int64_t recent_blocks =
+        cache.exact_recent > 0 ? std::min<int64_t>(cache.max_blocks, window_blocks(recent, options))
+                               : 0;
+    if (!add(cache.spec, cache.block_size, cache.max_blocks) ||
+        !add(exact, cache.block_size, first + recent_blocks)) {
+      return invalid_argument("the cache would be larger than 2^63 bytes");
+    }
+  }
+  return bytes;
 }
 
 }  // namespace kvik

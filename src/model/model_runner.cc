@@ -236,18 +236,13 @@ Result<CacheSet> ModelRunner::make_caches(const ModelCacheOptions& model_options
   options.max_batch_tokens = impl_->options().max_batch_tokens;
   Result<std::vector<PagedCacheOptions>> caches = model().cache_options(options);
   if (!caches.ok()) return caches.status();
-  int64_t bytes = 0;
-  for (const PagedCacheOptions& each : *caches) {
-    const auto more = checked_product({token_bytes(each.spec), each.block_size, each.max_blocks});
-    const auto sum = more ? checked_sum({bytes, *more}) : std::nullopt;
-    if (!sum) return invalid_argument("the cache would be larger than 2^63 bytes");
-    bytes = *sum;
-  }
+  Result<int64_t> bytes = model().cache_bytes(options);
+  if (!bytes.ok()) return bytes.status();
   const int64_t available = available_memory_bytes();
-  if (bytes > available) {
+  if (*bytes > available) {
     return Status(StatusCode::out_of_memory,
                   "a cache for " + std::to_string(options.max_tokens) + " tokens takes " +
-                      std::to_string(bytes) + " bytes and " + std::to_string(available) +
+                      std::to_string(*bytes) + " bytes and " + std::to_string(available) +
                       " are available; ask for a shorter context or a smaller KV format");
   }
   return CacheSet::create(*caches, backend());

@@ -1,4 +1,6 @@
 #include "kvik/model/model.h"
+#include "kvik/backend/cpu_backend.h"
+#include "kvik/cache/cache_set.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -185,6 +187,34 @@ TEST(Model, KeepsAChatTemplateThatItCannotRenderAsAnError) {
   const std::shared_ptr<const Model> model = tiny.load().value();
   EXPECT_EQ(model->chat_template().status().code(), StatusCode::unsupported);
   EXPECT_THAT(model->chat_template().status().message(), HasSubstr("macro"));
+}
+
+TEST(CacheBytes, BoundWhatFullCachesCommit) {
+  test::TinyModel tiny({.num_layers = 3, .head_dim = 32, .rope_dim = 32});
+  const std::shared_ptr<const Model> model = tiny.load().value();
+  const std::shared_ptr<Backend> backend = make_cpu_backend({}).value();
+  for (const KvFormat format : {KvFormat{}, KvFormat{KvCode::tq4, KvCode::tcq3}}) {
+    ModelCacheOptions options;
+    options.format = format;
+    options.max_tokens = 3000;
+    options.protection = {.wide_layers = {1}, .exact_first = 4, .exact_recent = 100};
+    const int64_t bound = model->cache_bytes(options).value();
+    CacheSet caches = CacheSet::create(model->cache_options(options).value(), backend).value();
+    Sequence sequence = caches.new_sequence();
+    std::vector<float> rows(static_cast<size_t>(100 * 2 * 32), 0.5F);
+    for (int done = 0; done < options.max_tokens; done += 100) {
+      const AppendRequest request{&sequence, 100};
+      SetPlan plan = caches.reserve({&request, 1}).value();
+      for (int layer = 0; layer < 3; ++layer) {
+        const ConstTensorView row(rows.data(), DType::f32, {100, 2, 32});
+        caches.write(plan, 0, layer, row, row);
+      }
+      ASSERT_TRUE(caches.commit(std::move(plan)).ok());
+    }
+    const int64_t committed = caches.stats(0).committed_bytes;
+    EXPECT_LE(committed, bound);
+    EXPECT_GT(committed, bound / 2);
+  }
 }
 
 }  // namespace
