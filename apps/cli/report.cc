@@ -6,11 +6,24 @@ namespace kvik::cli {
 
 using nlohmann::ordered_json;
 
+namespace {
+
+// Of the packed rows, layers that stay wide included; rows that are exact beside them are not.
+int64_t bytes_per_token(const Model& model, const KvOptions& options) {
+  KvSpec spec = model.kv_spec(options.format());
+  const KvProtection protection = options.protection(model.info());
+  for (const int layer : protection.wide_layers) {
+    spec.layers[static_cast<size_t>(layer)] = protection.wide_format;
+  }
+  return token_bytes(spec);
+}
+
+}  // namespace
+
 KvReport kv_report(Session& session, const EngineOptions& options) {
   KvReport report;
   const Model& model = session.runner().model();
-  report.bytes_per_token =
-      token_bytes(model.kv_spec(kv_format(options.kv.type_k, options.kv.type_v)));
+  report.bytes_per_token = bytes_per_token(model, options.kv);
   CacheStats& sum = report.sum;
   for (const CacheStats& stats : session.cache_stats()) {
     sum.backend = stats.backend;
@@ -34,6 +47,9 @@ ordered_json kv_json(Session& session, const EngineOptions& options) {
   return {{"layout", options.layout},
           {"type_k", options.kv.type_k},
           {"type_v", options.kv.type_v},
+          {"exact_first", options.kv.first},
+          {"exact_recent", options.kv.recent},
+          {"f16_layers", options.kv.skip_layers},
           {"block_size", options.block_size},
           {"backend", sum.backend},
           {"context", session.context()},

@@ -52,8 +52,9 @@ class CliTest(unittest.TestCase):
         cls._folder.cleanup()
 
     def kvik(self, *arguments, input="", env=None, **options):
+        own = {"KVIK_CACHE_DIR": str(self.folder / "cache"), **(env or {})}
         return subprocess.run([KVIK, *map(str, arguments)], input=input, capture_output=True, text=True,
-                              encoding="utf-8", timeout=TIMEOUT, env=clean_environment(**(env or {})), **options)
+                              encoding="utf-8", timeout=TIMEOUT, env=clean_environment(**own), **options)
 
     def ok(self, *arguments, **options):
         """Standard output of a call that must succeed."""
