@@ -39,7 +39,7 @@ class Door : public testing::Test {
   Outputs outputs_;
   Segment segment_;
   AttentionCall call_;
-  std::shared_ptr<Backend> backend_ = make_cpu_backend({}).value();
+  std::shared_ptr<Backend> backend_ = make_cpu_backend({.kernel_set = KernelSet::exact}).value();
 };
 
 // Doors of packed formats: another storage of the same rows.

@@ -44,8 +44,9 @@ PagedCacheOptions options_of(KvFormat format, int first, int recent) {
 // A set of one cache, fed with the tokens of rows().
 class Fed {
  public:
-  explicit Fed(const PagedCacheOptions& options, int num_threads = 1)
-      : backend_(make_cpu_backend({.num_threads = num_threads}).value()),
+  explicit Fed(const PagedCacheOptions& options, int num_threads = 1,
+               KernelSet kernel_set = KernelSet::fast)
+      : backend_(make_cpu_backend({.num_threads = num_threads, .kernel_set = kernel_set}).value()),
         set_(CacheSet::create({&options, 1}, backend_).value()),
         sequence_(set_.new_sequence()) {}
 
@@ -120,7 +121,7 @@ TEST(ExactRows, EqualTheReferenceOverTheSameSegments) {
   for (const KvFormat format :
        {KvFormat{KvCode::tq4, KvCode::tcq3}, KvFormat{KvCode::q8, KvCode::q4},
         KvFormat{KvCode::tqk_q4_0, KvCode::tqv_q3_0}}) {
-    Fed fed(options_of(format, 4, 20));
+    Fed fed(options_of(format, 4, 20), 1, KernelSet::exact);
     ASSERT_TRUE(fed.append(kTokens - 9).ok());
     std::vector<float> out;
     std::vector<double> reference;
@@ -229,7 +230,7 @@ TEST(CalibratedKeys, EqualTheReferenceAndStayNearTheExactOutputs) {
   for (const bool neighbours : {false, true}) {
     PagedCacheOptions options = options_of({KvCode::tq8, KvCode::tq8}, 0, 0);
     options.spec.key_calibration = calibration(neighbours);
-    Fed fed(options);
+    Fed fed(options, 1, KernelSet::exact);
     std::vector<float> out;
     std::vector<double> reference;
     ASSERT_TRUE(fed.append(kTokens - 3, &out).ok());

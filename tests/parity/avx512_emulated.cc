@@ -46,6 +46,29 @@ inline simde__m512i shift_right_signed(simde__m512i x, int count) {
   for (int32_t& word : words) word >>= count;
   return simde_mm512_load_si512(words);
 }
+inline simde__m512i to_nearest(simde__m512 x) {
+  alignas(64) float values[16];
+  alignas(64) int32_t words[16];
+  simde_mm512_storeu_ps(values, x);
+  for (int i = 0; i < 16; ++i) words[i] = _mm_cvtss_si32(_mm_set_ss(values[i]));
+  return simde_mm512_load_si512(words);
+}
+inline simde__m512i shift_halves(simde__m512i x, int left, int right) {
+  alignas(64) int16_t halves[32];
+  simde_mm512_store_si512(halves, x);
+  for (int16_t& half : halves) {
+    half = static_cast<int16_t>(static_cast<int16_t>(static_cast<uint16_t>(half) << left) >> right);
+  }
+  return simde_mm512_load_si512(halves);
+}
+inline simde__m512i multiply_add_halves(simde__m512i x, simde__m512i y) {
+  alignas(64) int16_t a[32], b[32];
+  alignas(64) int32_t words[16];
+  simde_mm512_store_si512(a, x);
+  simde_mm512_store_si512(b, y);
+  for (int i = 0; i < 16; ++i) words[i] = a[2 * i] * b[2 * i] + a[2 * i + 1] * b[2 * i + 1];
+  return simde_mm512_load_si512(words);
+}
 inline simde__m512i align_words(simde__m512i high, simde__m512i low, int count) {
   alignas(64) int32_t words[32];
   simde_mm512_store_si512(words, low);
@@ -57,6 +80,10 @@ inline simde__m512i align_words(simde__m512i high, simde__m512i low, int count) 
 }  // namespace kvik::test
 
 #define __m512 simde__m512
+#define _mm512_cvtps_epi32 kvik::test::to_nearest
+#define _mm512_slli_epi16(x, count) kvik::test::shift_halves(x, count, 0)
+#define _mm512_srai_epi16(x, count) kvik::test::shift_halves(x, 0, count)
+#define _mm512_madd_epi16 kvik::test::multiply_add_halves
 #define _mm512_alignr_epi32 kvik::test::align_words
 #define _mm512_broadcast_i32x4 simde_mm512_broadcast_i32x4
 #define _mm512_cvtepi32_ps kvik::test::convert_ints

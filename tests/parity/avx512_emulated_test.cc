@@ -20,7 +20,11 @@ class EmulatedAvx512 : public testing::Test {
     if (!features.avx2 || !features.fma || !features.f16c) {
       GTEST_SKIP() << "the emulation itself needs AVX2, FMA and F16C";
     }
-    emulated_ = cpu::make_backend_of_kernels(cpu::kEmulatedAvx512Kernels, "emulated", 1);
+    for (const KernelSet set : {KernelSet::exact, KernelSet::fast}) {
+      scalar_.push_back(backend_for(CpuIsa::scalar, 1, set));
+      emulated_.push_back(
+          cpu::make_backend_of_kernels(cpu::kEmulatedAvx512Kernels, "emulated", set, 1));
+    }
   }
 
   void expect_same_bits(const KvShape& shape, int num_heads, const TiledOptions& options,
@@ -34,14 +38,15 @@ class EmulatedAvx512 : public testing::Test {
     }
     TiledKv kv(shape, sequences, options);
     const Segment segment{.view = kv.view()};
-    Outputs expected, outputs;
-    ASSERT_TRUE(attend(*scalar_, make_call(queries, {&segment, 1}, params, expected)).ok());
-    ASSERT_TRUE(attend(*emulated_, make_call(queries, {&segment, 1}, params, outputs)).ok());
-    EXPECT_TRUE(outputs.same_bits(expected));
+    for (size_t set = 0; set < scalar_.size(); ++set) {
+      Outputs expected, outputs;
+      ASSERT_TRUE(attend(*scalar_[set], make_call(queries, {&segment, 1}, params, expected)).ok());
+      ASSERT_TRUE(attend(*emulated_[set], make_call(queries, {&segment, 1}, params, outputs)).ok());
+      EXPECT_TRUE(outputs.same_bits(expected));
+    }
   }
 
-  std::unique_ptr<Backend> scalar_ = backend_for(CpuIsa::scalar);
-  std::unique_ptr<Backend> emulated_;
+  std::vector<std::unique_ptr<Backend>> scalar_, emulated_;  // of both kernel sets
 };
 
 TEST_F(EmulatedAvx512, ForAllFormatsAndRowCounts) {

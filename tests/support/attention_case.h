@@ -69,9 +69,12 @@ inline AttentionCall make_call(const Queries& queries, std::span<const Segment> 
   return call;
 }
 
-inline std::unique_ptr<Backend> backend_for(CpuIsa isa, int num_threads = 1) {
+// Tests that compare with other arithmetic want `exact`.
+inline std::unique_ptr<Backend> backend_for(CpuIsa isa, int num_threads = 1,
+                                            KernelSet kernel_set = KernelSet::exact) {
   CpuBackendOptions options;
   options.isa = isa;
+  options.kernel_set = kernel_set;
   options.num_threads = num_threads;
   return make_cpu_backend(options).value();
 }

@@ -58,6 +58,7 @@ struct MergeTask {
 struct AttendScratch {
   float* query = nullptr;      // [kMaxTaskRows][query_stride]
   float* prepared = nullptr;   // the same, after the segment's preparation
+  float* integers = nullptr;   // [kMaxTaskRows][query_stride + 16] prepared, as integers
   float* added = nullptr;      // [kMaxTaskRows] number to add to a row's dots
   float* scores = nullptr;     // [4][kStep]
   float* max = nullptr;        // [kMaxTaskRows] of the partition
@@ -69,6 +70,7 @@ struct AttendScratch {
   // 4 tiles: row-major sources are packed into these, packed formats unpacked.
   std::byte* step_k = nullptr;
   std::byte* step_v = nullptr;
+  bool uses_integers = false;  // for the packed codes that have them
   int64_t query_stride = 0;
   int64_t value_stride = 0;
 };

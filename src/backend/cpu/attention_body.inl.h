@@ -8,7 +8,9 @@
 //   value of a dim     one fma chain over the tokens of a partition, ascending
 //   partition          512 tokens by position: lanes added by one tree
 //   row                partitions merged from the lowest position up
-//   packed codes       unpacked to f32, then as above; the output of rotated values is rotated back
+//   packed codes       unpacked to f32, then as above, or in integers (integer_body.inl.h), which
+//                      are exact sums over a tile's dims and over a step's tokens
+//   rotated values     the output is rotated back
 //                      after the division; where other segments hold plain values, a row's sum is
 //                      rotated back before and rotated after each of those segments in a partition
 // A row's arithmetic depends on its own visible keys alone, so its neighbours in a task do not
@@ -285,6 +287,8 @@ inline AddRows add_rows_of(KvCode code) {
   }
 }
 
+#include "backend/cpu/integer_body.inl.h"
+
 // ---- one row block of a step
 // ------------------------------------------------------------------------
 
@@ -366,8 +370,8 @@ struct Passes {
 
 // All rows of the task against one step of one segment; `visible` holds each row's keys.
 inline void process_step(const Context& c, const Passes& passes, const StepTiles& tiles,
-                         const float* query, int num_words, const PositionRange* visible,
-                         int64_t step_begin) {
+                         const float* query, int64_t query_stride, int num_words,
+                         const PositionRange* visible, int64_t step_begin) {
   AttendScratch& scratch = *c.scratch;
   bool ahead = true;  // the first block of rows fetches for all
   for (int row = 0; row < c.task->num_rows;) {
@@ -384,9 +388,8 @@ inline void process_step(const Context& c, const Passes& passes, const StepTiles
     }
     const int begin = range.lo / kTileTokens;
     const int end = (range.hi + kTileTokens - 1) / kTileTokens;
-    (ahead ? passes.dot_ahead : passes.dot)(n, query + row * scratch.query_stride,
-                                            scratch.query_stride, tiles, begin, end, num_words,
-                                            scratch.scores);
+    (ahead ? passes.dot_ahead : passes.dot)(n, query + row * query_stride, query_stride, tiles,
+                                            begin, end, num_words, scratch.scores);
     for (int r = 0; r < n; ++r) softmax_row(c, row + r, range, scratch.scores + r * kStep);
     (ahead ? passes.add_ahead : passes.add)(n, scratch.scores, tiles, range.lo, range.hi,
                                             c.num_groups, scratch.acc + row * scratch.value_stride,
@@ -462,14 +465,38 @@ inline void unpack_side(UnpackTile unpack_one, const std::byte* const* stored,
   }
 }
 
-// How a segment's tiles are read: by loaders of plain codes, packed ones unpacked to f32 before.
+// How a segment's tiles are read: by loaders of plain codes, packed ones unpacked before, to f32 or
+// to integers.
 struct Reader {
   Passes passes;
-  UnpackTile unpack_k, unpack_v;  // null for plain codes
+  UnpackTile unpack_k, unpack_v;  // null where the passes read tiles as they are stored
+  PackQuery pack_query;           // null where dots are of floats
   int num_words;                  // of K that a dot walks over
 };
 
-inline Reader reader_of(const KvView& view) {
+// Puts integer passes in the place of those over f32 tiles where a code has them.
+inline void use_integers(const KvView& view, int num_rows, Reader& reader) {
+  // Few rows read each tile once: nothing is gained by unpacking it to memory.
+  const bool reads_stored = num_rows <= kRowsAtOnce;
+  if (has_integers(view.format.k)) {
+    const IntegerKeys keys =
+        of_integer_code(view.format.k, []<KvCode kCode>() { return integer_keys<kCode>(); });
+    reader.passes.dot = reads_stored ? keys.dot_stored : dot_integers;
+    reader.passes.dot_ahead = reader.passes.dot;
+    reader.unpack_k = reads_stored ? nullptr : keys.unpack;
+    reader.pack_query = keys.pack;
+    reader.num_words = internal::num_chunks(view.head_dim_k) * kPairs;
+  }
+  if (has_integers(view.format.v)) {
+    const IntegerValues values =
+        of_integer_code(view.format.v, []<KvCode kCode>() { return integer_values<kCode>(); });
+    reader.passes.add = reads_stored ? values.add_stored : values.add;
+    reader.passes.add_ahead = reader.passes.add;
+    reader.unpack_v = reads_stored ? nullptr : values.unpack;
+  }
+}
+
+inline Reader reader_of(const KvView& view, bool uses_integers, int num_rows) {
   const bool packs_k = is_packed(view.format.k);
   const bool packs_v = is_packed(view.format.v);
   const KvCode k = packs_k ? KvCode::f32 : view.format.k;
@@ -480,7 +507,9 @@ inline Reader reader_of(const KvView& view) {
                    add_rows_of<false>(v), packs_v ? add_rows_of<false>(v) : add_rows_of<true>(v)};
   reader.unpack_k = packs_k ? unpack_keys_of(view.format.k) : nullptr;
   reader.unpack_v = packs_v ? unpack_values_of(view.format.v) : nullptr;
+  reader.pack_query = nullptr;
   reader.num_words = padded_dim_k(k, view.head_dim_k) / elements_per_word(k);
+  if (uses_integers) use_integers(view, num_rows, reader);
   return reader;
 }
 
@@ -506,6 +535,18 @@ inline const float* prepare_queries(const Context& c, const KeyTransform* transf
                                             scratch.query + at, scratch.prepared + at);
   }
   return scratch.prepared;
+}
+
+// The same in integers, if the reader wants them. Rows then lie kQueryHeader floats further apart.
+inline const float* pack_queries(const Context& c, const Reader& reader, const float* query) {
+  if (reader.pack_query == nullptr) return query;
+  AttendScratch& scratch = *c.scratch;
+  const int num_chunks = static_cast<int>(scratch.query_stride / internal::kChunk);
+  for (int row = 0; row < c.task->num_rows; ++row) {
+    reader.pack_query(query + row * scratch.query_stride, num_chunks,
+                      scratch.integers + row * (scratch.query_stride + kQueryHeader));
+  }
+  return scratch.integers;
 }
 
 // `turn` on the value sums of the rows that see keys of the partition in this segment.
@@ -543,7 +584,9 @@ inline void process_segment(const Context& c, int segment_idx, int64_t partition
   all.end = all.end < partition_begin + kPartition ? all.end : partition_begin + kPartition;
   if (all.empty()) return;
 
-  const Reader reader = reader_of(view);
+  const Reader reader = reader_of(view, c.scratch->uses_integers, c.task->num_rows);
+  const int64_t query_stride =
+      c.scratch->query_stride + (reader.pack_query != nullptr ? kQueryHeader : 0);
   const KeyTransform* const transform = view.key_transform;
   const bool is_rows = view.layout == KvLayout::rows;
   for (int row = 0; row < c.task->num_rows; ++row) c.scratch->added[row] = 0.0f;
@@ -559,7 +602,9 @@ inline void process_segment(const Context& c, int segment_idx, int64_t partition
     const bool is_first = query == nullptr;
     const bool frame_begins =
         transform != nullptr && transform->frame > 0 && step % transform->frame == 0;
-    if (is_first || frame_begins) query = prepare_queries(c, transform, step);
+    if (is_first || frame_begins) {
+      query = pack_queries(c, reader, prepare_queries(c, transform, step));
+    }
     if (is_rows) {
       pack_tiles(view, seq, head, all, step, *c.scratch, tiles);
     } else {
@@ -579,7 +624,7 @@ inline void process_segment(const Context& c, int segment_idx, int64_t partition
       unpack_side(reader.unpack_v, tiles.v, tiles.next_v, view.head_dim_v, all, step,
                   c.scratch->step_v, read.v, read.next_v);
     }
-    process_step(c, reader.passes, read, query, reader.num_words, visible, step);
+    process_step(c, reader.passes, read, query, query_stride, reader.num_words, visible, step);
     for (int t = 0; t < kTilesPerStep; ++t) {
       tiles.k[t] = tiles.next_k[t];
       tiles.v[t] = tiles.next_v[t];

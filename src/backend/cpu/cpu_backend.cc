@@ -70,9 +70,10 @@ cpu::AttendScratch carve(AlignedArray& memory, const AttentionCall& call) {
   s.value_stride = padded_dim_v(call.segments[0].view.head_dim_v);
   const int64_t query_floats = kMaxTaskRows * s.query_stride;
   const int64_t value_floats = kMaxTaskRows * s.value_stride;
-  const std::array<std::pair<float**, int64_t>, 9> arrays = {{
+  const std::array<std::pair<float**, int64_t>, 10> arrays = {{
       {&s.query, query_floats},
       {&s.prepared, query_floats},
+      {&s.integers, query_floats + kMaxTaskRows * kTileLanes},
       {&s.added, kMaxTaskRows},
       {&s.scores, 4 * cpu::kStep},
       {&s.max, kMaxTaskRows},
@@ -116,9 +117,11 @@ const cpu::AttendKernels* kernels_of(CpuIsa isa) {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const cpu::AttendKernels& kernels, std::string name, std::shared_ptr<ThreadTeam> team)
+  CpuBackend(const cpu::AttendKernels& kernels, std::string name, KernelSet kernel_set,
+             std::shared_ptr<ThreadTeam> team)
       : name_(std::move(name)),
         kernels_(&kernels),
+        kernel_set_(kernel_set),
         team_(std::move(team)),
         memory_(static_cast<size_t>(team_->size())),
         scratch_(static_cast<size_t>(team_->size())) {}
@@ -140,6 +143,7 @@ class CpuBackend final : public Backend {
  private:
   std::string name_;
   const cpu::AttendKernels* kernels_;
+  KernelSet kernel_set_;
   std::mutex mutex_;  // guards all below: one computation at a time
   std::shared_ptr<ThreadTeam> team_;
   cpu::AttendPlan plan_;
@@ -220,7 +224,10 @@ void CpuBackend::attend(const AttentionCall& call) {
   plan_.build(call, team_->size());
   plan_.place_partials(
       reinterpret_cast<float*>(partials_.at_least(plan_.partial_count() * int64_t{sizeof(float)})));
-  for (size_t i = 0; i < scratch_.size(); ++i) scratch_[i] = carve(memory_[i], call);
+  for (size_t i = 0; i < scratch_.size(); ++i) {
+    scratch_[i] = carve(memory_[i], call);
+    scratch_[i].uses_integers = kernel_set_ == KernelSet::fast;
+  }
   const auto run_share = [&](int thread) {
     const auto t = static_cast<size_t>(thread);
     for (int i = plan_.thread_begin()[t]; i < plan_.thread_begin()[t + 1]; ++i) {
@@ -260,8 +267,10 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuBackendOptions& optio
     if (!own.ok()) return own.status();
     team = std::make_shared<ThreadTeam>(std::move(own).value());
   }
-  auto backend = std::make_unique<CpuBackend>(
-      *kernels_of(isa), "cpu-" + std::string(cpu_isa_name(isa)), std::move(team));
+  const char* const suffix = options.kernel_set == KernelSet::exact ? "-exact" : "";
+  auto backend = std::make_unique<CpuBackend>(*kernels_of(isa),
+                                              "cpu-" + std::string(cpu_isa_name(isa)) + suffix,
+                                              options.kernel_set, std::move(team));
   if (options.pin_threads && !backend->pin()) {
     return unsupported("cannot pin " + std::to_string(options.num_threads) + " threads to " +
                        std::to_string(num_usable_processors()) + " usable processors");
@@ -272,9 +281,9 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuBackendOptions& optio
 namespace cpu {
 
 std::unique_ptr<Backend> make_backend_of_kernels(const AttendKernels& kernels, std::string name,
-                                                 int num_threads) {
+                                                 KernelSet kernel_set, int num_threads) {
   return std::make_unique<CpuBackend>(
-      kernels, std::move(name),
+      kernels, std::move(name), kernel_set,
       std::make_shared<ThreadTeam>(ThreadTeam::create(num_threads).value()));
 }
 

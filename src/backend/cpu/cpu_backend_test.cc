@@ -53,7 +53,9 @@ TEST(CpuBackend, RefusesAnInstructionSetThatIsNotThere) {
 
 TEST(CpuBackend, RunsTheInstructionSetThatWasAskedFor) {
   for (const CpuIsa isa : available_cpu_isas(detect_cpu_features())) {
-    EXPECT_EQ(test::backend_for(isa)->name(), "cpu-" + std::string(cpu_isa_name(isa)));
+    const std::string name = "cpu-" + std::string(cpu_isa_name(isa));
+    EXPECT_EQ(test::backend_for(isa, 1, KernelSet::fast)->name(), name);
+    EXPECT_EQ(test::backend_for(isa, 1, KernelSet::exact)->name(), name + "-exact");
   }
 }
 

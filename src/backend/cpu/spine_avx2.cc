@@ -185,6 +185,24 @@ template <int kBits>
 inline Ints sar(Ints x) {
   return {_mm256_srai_epi32(x.a, kBits), _mm256_srai_epi32(x.b, kBits)};
 }
+// Bytes 0 and 2 (1 and 3) of each word as two signed 16-bit numbers.
+inline Ints even_bytes(Ints x) {
+  return {_mm256_srai_epi16(_mm256_slli_epi16(x.a, 8), 8),
+          _mm256_srai_epi16(_mm256_slli_epi16(x.b, 8), 8)};
+}
+inline Ints odd_bytes(Ints x) { return {_mm256_srai_epi16(x.a, 8), _mm256_srai_epi16(x.b, 8)}; }
+// sum + the products of both signed 16-bit halves, word by word.
+inline Ints add_pairs(Ints x, Ints y, Ints sum) {
+  return {_mm256_add_epi32(sum.a, _mm256_madd_epi16(x.a, y.a)),
+          _mm256_add_epi32(sum.b, _mm256_madd_epi16(x.b, y.b))};
+}
+// The word at p in all lanes.
+inline Ints ibroadcast(const float* p) {
+  const __m256i x = _mm256_castps_si256(_mm256_broadcast_ss(p));
+  return {x, x};
+}
+// To nearest, ties to even; anything for NaN.
+inline Ints to_ints(Vec x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 inline Vec to_float(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 // 16 bytes that byte_lookup takes from.
 inline Ints load_table(const int8_t* bytes) {

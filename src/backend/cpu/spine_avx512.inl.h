@@ -120,6 +120,17 @@ template <int kBits>
 inline Ints sar(Ints x) {
   return {_mm512_srai_epi32(x.v, kBits)};
 }
+// Bytes 0 and 2 (1 and 3) of each word as two signed 16-bit numbers.
+inline Ints even_bytes(Ints x) { return {_mm512_srai_epi16(_mm512_slli_epi16(x.v, 8), 8)}; }
+inline Ints odd_bytes(Ints x) { return {_mm512_srai_epi16(x.v, 8)}; }
+// sum + the products of both signed 16-bit halves, word by word.
+inline Ints add_pairs(Ints x, Ints y, Ints sum) {
+  return {_mm512_add_epi32(sum.v, _mm512_madd_epi16(x.v, y.v))};
+}
+// The word at p in all lanes.
+inline Ints ibroadcast(const float* p) { return {_mm512_castps_si512(_mm512_set1_ps(*p))}; }
+// To nearest, ties to even; anything for NaN.
+inline Ints to_ints(Vec x) { return {_mm512_cvtps_epi32(x.v)}; }
 inline Vec to_float(Ints x) { return {_mm512_cvtepi32_ps(x.v)}; }
 // 16 bytes that byte_lookup takes from.
 inline Ints load_table(const int8_t* bytes) {

@@ -185,6 +185,45 @@ inline Ints sar(Ints a) {
   for (uint32_t& x : a.x) x = static_cast<uint32_t>(static_cast<int32_t>(x) >> kBits);
   return a;
 }
+// Bytes 0 and 2 (1 and 3) of each word as two signed 16-bit numbers.
+inline uint32_t two_signed_bytes(uint32_t low, uint32_t high) {
+  const auto a = static_cast<int16_t>(static_cast<int8_t>(low & 0xff));
+  const auto b = static_cast<int16_t>(static_cast<int8_t>(high & 0xff));
+  return static_cast<uint32_t>(static_cast<uint16_t>(a)) |
+         static_cast<uint32_t>(static_cast<uint16_t>(b)) << 16;
+}
+inline Ints even_bytes(Ints a) {
+  for (uint32_t& x : a.x) x = two_signed_bytes(x, x >> 16);
+  return a;
+}
+inline Ints odd_bytes(Ints a) {
+  for (uint32_t& x : a.x) x = two_signed_bytes(x >> 8, x >> 24);
+  return a;
+}
+// sum + the products of both signed 16-bit halves, word by word.
+inline Ints add_pairs(Ints a, Ints b, Ints sum) {
+  for (int i = 0; i < 16; ++i) {
+    const int32_t low = static_cast<int16_t>(a.x[i]) * static_cast<int16_t>(b.x[i]);
+    const int32_t high = static_cast<int16_t>(a.x[i] >> 16) * static_cast<int16_t>(b.x[i] >> 16);
+    sum.x[i] += static_cast<uint32_t>(low) + static_cast<uint32_t>(high);
+  }
+  return sum;
+}
+// The word at p in all lanes.
+inline Ints ibroadcast(const float* p) {
+  uint32_t word;
+  std::memcpy(&word, p, sizeof word);
+  return iset(word);
+}
+// To nearest, ties to even; anything for NaN.
+inline Ints to_ints(Vec a) {
+  Ints v;
+  for (int i = 0; i < 16; ++i) {
+    const float x = std::nearbyint(a.x[i]);
+    v.x[i] = std::abs(x) < 2147483648.0f ? static_cast<uint32_t>(static_cast<int32_t>(x)) : 0;
+  }
+  return v;
+}
 inline Vec to_float(Ints a) {
   Vec v;
   for (int i = 0; i < 16; ++i) v.x[i] = static_cast<float>(static_cast<int32_t>(a.x[i]));
