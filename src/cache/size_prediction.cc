@@ -36,7 +36,7 @@ class Growth {
     num_freed_ -= reused;
     next_new_ += num_pages - reused;
     if (num_pages > 0) {
-      commit(next_new_);
+      if (next_new_ > covered_pages_) commit(next_new_);
     } else if (num_tokens > 0) {
       commit_ahead();
     }
@@ -73,9 +73,13 @@ class Growth {
   int64_t used() const { return next_new_ - num_freed_; }
 
   void commit(int64_t num_pages) {
+    covered_pages_ = INT64_MAX;
     for (Run& run : runs_) {
       run.committed =
           internal::committed_after(run.committed, num_pages * run.page_bytes, run.reserved);
+      if (run.page_bytes > 0) {
+        covered_pages_ = std::min(covered_pages_, run.committed / run.page_bytes);
+      }
     }
   }
 
@@ -104,6 +108,8 @@ class Growth {
   int64_t end_block_ = 0;
   int64_t next_new_ = 0;   // pages handed out so far, each counted once
   int64_t num_freed_ = 0;  // of them, free again
+  // No run grows for pages below; spares a step that needs nothing the look at all of them.
+  int64_t covered_pages_ = 0;
 };
 
 }  // namespace

@@ -32,8 +32,7 @@ class KvQuality : public GoldenModel {
     const json& rows = golden.at("kv_both_k_and_v");
     std::vector<Candidate> candidates;
     for (const auto& [name, ours] : kNames) {
-      candidates.push_back(
-          make_candidate(*model_, parse_candidate_format(ours).value()).value());
+      candidates.push_back(make_candidate(*model_, parse_candidate_format(ours).value()).value());
     }
     CompareParams params;
     params.context = golden.at("context");

@@ -42,8 +42,9 @@ struct FormatPlan {
   std::optional<int64_t> most_users = std::nullopt;
 };
 
-// Contexts and users are looked for up to so many tokens in all.
-inline constexpr int64_t kMaxPlannedTokens = int64_t{1} << 30;
+// Tokens of all users together that a plan may count; also where it stops looking for longer
+// contexts and more users.
+inline constexpr int64_t kMaxPlannedTokens = int64_t{1} << 28;
 
 // Predicts caches made with these options, whose max_tokens, max_sequences and max_batch_tokens are
 // set as `params` says. Reads no weights and takes no memory to speak of. Errors: invalid_argument
