@@ -13,9 +13,9 @@ constexpr double kWidth = 860, kHeight = 420;
 constexpr double kLeft = 70, kRight = 190, kTop = 16, kBottom = 48;
 constexpr double kLineHeight = 13;
 
-// Told apart by people who see colours differently too (Okabe and Ito).
-constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                 "#e69f00", "#56b4e9", "#8a6d00", "#777777"};
+// Told apart by people who see colours differently too.
+constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
+                                 "#56b4e9", "#8a6d00", "#777777", "#7a5cff", "#b22222"};
 
 const char* colour(size_t i) { return kColours[i % kColours.size()]; }
 
@@ -125,28 +125,40 @@ std::string lines(const Plot& plot, const Frame& frame) {
   return svg;
 }
 
+// A name beside its point.
+struct Label {
+  double x, y, width;
+
+  bool overlaps(const Label& other) const {
+    return std::abs(other.y - y) < kLineHeight && x < other.x + other.width && other.x < x + width;
+  }
+};
+
 std::string dots(const Plot& plot, const Frame& frame) {
-  struct Label {
-    double x, y;
-  };
+  // From the top down: a name that finds its place taken goes below.
+  std::vector<size_t> order;
+  for (size_t i = 0; i < plot.series.size(); ++i) {
+    if (!plot.series[i].points.empty() && is_shown(plot.series[i].points[0])) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return plot.series[a].points[0].second > plot.series[b].points[0].second;
+  });
   std::vector<Label> labels;
   std::string svg;
-  for (size_t i = 0; i < plot.series.size(); ++i) {
+  for (const size_t i : order) {
     const PlotSeries& series = plot.series[i];
-    if (series.points.empty() || !is_shown(series.points[0])) continue;
     const auto& [value, kld] = series.points[0];
     const double x = frame.x(value), y = frame.y(kld);
     svg += format("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"><title>", x, y, colour(i)) +
            html_escape(format("%s: %.0f, %.3g", series.name.c_str(), value, kld)) +
            "</title></circle>\n";
-    // Names near others move down until they are free.
-    Label label = {x + 8, y + 4};
-    const auto is_taken = [&](const Label& other) {
-      return std::abs(other.y - label.y) < kLineHeight && std::abs(other.x - label.x) < 150;
-    };
-    while (std::any_of(labels.begin(), labels.end(), is_taken)) label.y += 2;
+    Label label = {x + 8, y + 4, 7.0 * static_cast<double>(series.name.size() + 1)};
+    while (std::any_of(labels.begin(), labels.end(),
+                       [&](const Label& other) { return label.overlaps(other); })) {
+      label.y += 2;
+    }
     labels.push_back(label);
-    svg += text_at(label.x, label.y, "", series.name);
+    svg += text_at(label.x, label.y, format("style=\"fill: %s\"", colour(i)).c_str(), series.name);
   }
   return svg;
 }

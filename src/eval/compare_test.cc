@@ -5,34 +5,17 @@
 
 #include <cmath>
 
-#include "support/tiny_model.h"
+#include "support/eval_case.h"
 
 namespace kvik {
 namespace {
 
+using test::candidates;
+using test::expect_same;
+using test::kContext;
+using test::make_runner;
 using test::tiny_tokens;
-using test::TinyModel;
 using ::testing::HasSubstr;
-
-constexpr int kContext = 48;
-
-std::shared_ptr<const Model> load_tiny() {
-  static TinyModel* const tiny = new TinyModel({.head_dim = 64, .rope_dim = 64});
-  static const std::shared_ptr<const Model> model = tiny->load().value();
-  return model;
-}
-
-std::unique_ptr<ModelRunner> make_runner(const RunnerOptions& options = {}) {
-  return ModelRunner::create(load_tiny(), options).value();
-}
-
-std::vector<Candidate> candidates(std::initializer_list<const char*> names) {
-  std::vector<Candidate> all;
-  for (const char* name : names) {
-    all.push_back(make_candidate(*load_tiny(), parse_candidate_format(name).value()).value());
-  }
-  return all;
-}
 
 // Log probabilities after each token of one chunk, in double from the runner's logits, as a plain
 // loop finds them.
@@ -57,24 +40,6 @@ std::vector<std::vector<double>> log_probabilities(const Candidate& candidate,
     all.push_back(std::move(row));
   }
   return all;
-}
-
-void expect_same(const CandidateResult& a, const CandidateResult& b) {
-  EXPECT_EQ(a.name, b.name);
-  EXPECT_EQ(a.ppl, b.ppl);
-  EXPECT_EQ(a.ppl_error, b.ppl_error);
-  EXPECT_EQ(a.mean_kld, b.mean_kld);
-  EXPECT_EQ(a.kld_error, b.kld_error);
-  EXPECT_EQ(a.kld_median, b.kld_median);
-  EXPECT_EQ(a.kld_99, b.kld_99);
-  EXPECT_EQ(a.kld_999, b.kld_999);
-  EXPECT_EQ(a.kld_max, b.kld_max);
-  EXPECT_EQ(a.same_top, b.same_top);
-  EXPECT_EQ(a.rms_dp, b.rms_dp);
-  ASSERT_EQ(a.by_position.size(), b.by_position.size());
-  for (size_t i = 0; i < a.by_position.size(); ++i) {
-    EXPECT_EQ(a.by_position[i].mean_kld, b.by_position[i].mean_kld);
-  }
 }
 
 TEST(Compare, AnF32CacheDoesNotDivergeFromItself) {
@@ -135,23 +100,6 @@ TEST(Compare, AgreesWithAPlainLoopOverAllPositions) {
     EXPECT_NEAR(result.ppl, std::exp(nll / count), 1e-6 * result.ppl) << result.name;
     EXPECT_NEAR(result.rms_dp, std::sqrt(squares / count), 1e-5 * result.rms_dp) << result.name;
     EXPECT_DOUBLE_EQ(result.same_top, static_cast<double>(same) / count) << result.name;
-  }
-}
-
-TEST(Compare, IsTheSameForAnyThreadsBatchesAndRows) {
-  const std::vector<TokenId> tokens = tiny_tokens(3, 2 * kContext + 7);
-  const auto all = candidates({"tcq3", "ggml-q4_0-rot", "f16"});
-  const auto with = [&](int threads, int batch, int rows) {
-    const auto runner = make_runner({.num_threads = threads, .max_batch_tokens = batch});
-    return compare_formats(*runner, tokens, all, {.context = kContext, .max_rows = rows}).value();
-  };
-  const Comparison wanted = with(1, 512, 64);
-  EXPECT_GT(wanted.candidates[0].mean_kld, 0);
-  for (const auto& [threads, batch, rows] :
-       {std::tuple{3, 512, 64}, {1, 5, 64}, {2, 512, 1}, {1, 7, 3}, {2, 16, 1000}}) {
-    const Comparison got = with(threads, batch, rows);
-    expect_same(got.reference, wanted.reference);
-    for (size_t i = 0; i < all.size(); ++i) expect_same(got.candidates[i], wanted.candidates[i]);
   }
 }
 

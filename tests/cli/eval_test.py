@@ -157,9 +157,10 @@ class Html(WithWideModel, harness.CliTest):
         circles = by_bytes.findall("circle")
         self.assertEqual(len(circles), 3)
         # f16 takes more bytes and diverges less: further right, further down.
-        x, y = ([float(circle.get(name)) for circle in circles] for name in ("cx", "cy"))
-        self.assertGreater(x[0], x[1])
-        self.assertGreater(y[0], y[1])
+        at = {circle.find("title").text.split(":")[0]: (float(circle.get("cx")), float(circle.get("cy")))
+              for circle in circles}
+        self.assertGreater(at["f16"][0], at["tcq4"][0])
+        self.assertGreater(at["f16"][1], at["tcq4"][1])
         lines = by_position.findall("polyline")
         self.assertEqual(len(lines), 3)
         for line in lines:
