@@ -291,8 +291,9 @@ int plan(const PlanOptions& options) {
   }
   if (std::none_of(table->rows.begin(), table->rows.end(),
                    [&](const PlanRow& row) { return table->fits(row); })) {
-    (void)fail(format("%d tokens for %d users fit into --mem %s in none of these formats",
-                      table->params.context, table->params.num_users, options.memory.c_str()));
+    (void)fail(format("%d tokens for %d %s fit into --mem %s in none of these formats",
+                      table->params.context, table->params.num_users,
+                      table->params.num_users == 1 ? "user" : "users", options.memory.c_str()));
     return kDoesNotFit;
   }
   return kFine;

@@ -37,6 +37,14 @@ Status with_name(const std::string& name, const Status& status) {
   return {status.code(), name + ": " + status.message()};
 }
 
+// Room for one chunk.
+ModelCacheOptions options_for(const Candidate& candidate, int context) {
+  ModelCacheOptions options = candidate.cache;
+  options.max_tokens = context;
+  options.max_sequences = 1;
+  return options;
+}
+
 class Comparer {
  public:
   Comparer(ModelRunner& runner, const CompareParams& params, int first_scored, int num_chunks,
@@ -90,10 +98,7 @@ class Comparer {
 };
 
 Status Comparer::add(const Candidate& candidate) {
-  ModelCacheOptions options = candidate.cache;
-  options.max_tokens = params_.context;
-  options.max_sequences = 1;
-  Result<CacheSet> caches = runner_.make_caches(options);
+  Result<CacheSet> caches = runner_.make_caches(options_for(candidate, params_.context));
   if (!caches.ok()) return with_name(candidate.name, caches.status());
   Sequence sequence = caches->new_sequence();
   runs_.push_back(
@@ -245,18 +250,20 @@ Status check(const CompareParams& params, int first_scored, size_t num_candidate
 }
 
 // All caches hold a chunk at the same time.
-Status check_memory(const Model& model, std::span<const Candidate> candidates, int context) {
+Status check_memory(const ModelRunner& runner, std::span<const Candidate> candidates, int context) {
   int64_t sum = 0;
   for (const Candidate& candidate : candidates) {
-    Candidate stored = candidate;
-    stored.bytes_per_token.reset();
-    stored.cache.max_tokens = context;
-    const Result<int64_t> bytes = bytes_per_token(model, stored);
-    if (!bytes.ok()) return with_name(candidate.name, bytes.status());
-    const auto rows = checked_product({*bytes, context});
-    const auto more = rows ? checked_sum({sum, *rows}) : std::nullopt;
-    if (!more) return invalid_argument("the caches would be larger than 2^63 bytes");
-    sum = *more;
+    ModelCacheOptions options = options_for(candidate, context);
+    options.max_batch_tokens = runner.options().max_batch_tokens;
+    const Result<std::vector<PagedCacheOptions>> caches = runner.model().cache_options(options);
+    if (!caches.ok()) return with_name(candidate.name, caches.status());
+    for (const PagedCacheOptions& cache : *caches) {
+      const auto rows =
+          checked_product({token_bytes(cache.spec), cache.block_size, cache.max_blocks});
+      const auto more = rows ? checked_sum({sum, *rows}) : std::nullopt;
+      if (!more) return invalid_argument("the caches would be larger than 2^63 bytes");
+      sum = *more;
+    }
   }
   const int64_t available = available_memory_bytes();
   if (sum <= available) return {};
@@ -284,8 +291,7 @@ Result<Comparison> compare_formats(ModelRunner& runner, std::span<const TokenId>
   std::vector<Candidate> all;
   all.push_back({"f32", {.format = {KvCode::f32, KvCode::f32}}});
   all.insert(all.end(), candidates.begin(), candidates.end());
-  if (Status status = check_memory(runner.model(), all, params.context); !status.ok())
-    return status;
+  if (Status status = check_memory(runner, all, params.context); !status.ok()) return status;
   Result<ThreadTeam> team = ThreadTeam::create(runner.options().num_threads);
   if (!team.ok()) return team.status();
   Comparer comparer(runner, params, first_scored, static_cast<int>(num_chunks),

@@ -11,12 +11,18 @@
 namespace kvik {
 namespace {
 
-Status check(const PlanParams& params) {
-  if (params.context < 1 || params.num_users < 1 || params.batch < 1 ||
+// Tokens that one user's blocks hold: a block belongs to one user.
+int64_t room_of(const PlanParams& params, int block_size) {
+  return round_up(int64_t{params.context}, int64_t{block_size});
+}
+
+Status check(const PlanParams& params, int block_size) {
+  if (params.context < 1 || params.num_users < 1 || params.batch < 1 || block_size < 1 ||
       (params.memory_bytes && *params.memory_bytes < 0)) {
-    return invalid_argument("context, users and batch must be at least 1, memory at least 0");
+    return invalid_argument(
+        "context, users, batch and block size must be at least 1, memory at least 0");
   }
-  if (int64_t{params.context} * params.num_users > kMaxPlannedTokens) {
+  if (room_of(params, block_size) * params.num_users > kMaxPlannedTokens) {
     return invalid_argument(std::to_string(params.num_users) + " users of " +
                             std::to_string(params.context) + " tokens are more than " +
                             std::to_string(kMaxPlannedTokens) + " tokens");
@@ -24,12 +30,10 @@ Status check(const PlanParams& params) {
   return {};
 }
 
+// Requires: check() is ok.
 Result<std::vector<PagedCacheOptions>> caches_for(const Model& model, ModelCacheOptions options,
                                                   const PlanParams& params) {
-  // A block belongs to one user. Block sizes that are no good are refused by the model.
-  const int64_t room =
-      options.block_size > 0 ? round_up(int64_t{params.context}, int64_t{options.block_size}) : 1;
-  options.max_tokens = static_cast<int>(std::min<int64_t>(room * params.num_users, INT32_MAX));
+  options.max_tokens = static_cast<int>(room_of(params, options.block_size) * params.num_users);
   options.max_sequences = params.num_users;
   options.max_batch_tokens = params.batch;
   return model.cache_options(options);
@@ -95,7 +99,7 @@ Status search(const Model& model, const ModelCacheOptions& options, const PlanPa
   if (!blocks.ok()) return blocks.status();
   if (*blocks > 0) plan.longest_context = *blocks * block;
 
-  int64_t limit = kMaxPlannedTokens / params.context;
+  int64_t limit = kMaxPlannedTokens / room_of(params, options.block_size);
   const int64_t growing = plan.growing_bytes_per_token * params.context;
   if (growing > 0) limit = std::min(limit, *params.memory_bytes / growing);
   const Result<int64_t> users = largest(limit, [&](int64_t count) {
@@ -142,7 +146,7 @@ std::vector<float> arbitrary_rows(int64_t count) {
 
 Result<FormatPlan> plan_cache(const Model& model, const ModelCacheOptions& options,
                               const PlanParams& params) {
-  if (Status status = check(params); !status.ok()) return status;
+  if (Status status = check(params, options.block_size); !status.ok()) return status;
   const Result<std::vector<PagedCacheOptions>> caches = caches_for(model, options, params);
   if (!caches.ok()) return caches.status();
   FormatPlan plan;
@@ -171,7 +175,7 @@ Result<FormatPlan> plan_cache(const Model& model, const ModelCacheOptions& optio
 Result<MeasuredCache> measure_cache(const Model& model, const ModelCacheOptions& options,
                                     const PlanParams& params,
                                     const std::shared_ptr<Backend>& backend) {
-  if (Status status = check(params); !status.ok()) return status;
+  if (Status status = check(params, options.block_size); !status.ok()) return status;
   const Result<CacheSize> predicted = predict(model, options, params);
   if (!predicted.ok()) return predicted.status();
   if (const int64_t available = available_memory_bytes(); predicted->committed_bytes > available) {

@@ -128,6 +128,13 @@ TEST(KvPlan, CountsMemoryThatNoMachineHas) {
   EXPECT_GE(plan.committed_bytes, plan.num_tokens * plan.bytes_per_token);
 }
 
+TEST(KvPlan, StopsLookingAtTheMostTokensThatAPlanCounts) {
+  PlanParams params = {.context = 4090, .memory_bytes = int64_t{1} << 61};
+  const FormatPlan plan = plan_of(*load_plain(), {}, params);
+  EXPECT_EQ(plan.longest_context, kMaxPlannedTokens);
+  EXPECT_EQ(plan.most_users, kMaxPlannedTokens / 4096);
+}
+
 TEST(KvPlan, RefusesWhatIsNoPlan) {
   const auto message = [](const PlanParams& params) {
     return plan_cache(*load_plain(), {}, params).status().message();
