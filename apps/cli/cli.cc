@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -133,6 +134,14 @@ std::string format(const char* pattern, ...) {
   std::vsnprintf(text.data(), text.size() + 1, pattern, again);
   va_end(again);
   return text;
+}
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<long long>(std::ceil(seconds));
+  const long long hours = whole / 3600;
+  const long long minutes = whole / 60 % 60;
+  return hours > 0 ? format("%lld:%02lld:%02lld", hours, minutes, whole % 60)
+                   : format("%lld:%02lld", minutes, whole % 60);
 }
 
 std::string bytes_text(int64_t bytes) {

@@ -12,8 +12,7 @@
 
 namespace kvik::cli {
 
-// 3 (does not fit) and 4 (verification failed) are kept for later commands.
-enum ExitCode : int { kFine = 0, kFailed = 1, kUsage = 2 };
+enum ExitCode : int { kFine = 0, kFailed = 1, kUsage = 2, kDoesNotFit = 3, kNotVerified = 4 };
 
 // What the chosen command does after parsing; returns an exit code.
 using Action = std::function<int()>;
@@ -70,6 +69,9 @@ class Interrupt {
 // Makes writing to a closed pipe an error instead of a signal, and keeps files from taking the
 // place of closed standard streams.
 void prepare_streams();
+
+// 75 as "1:15", 3700 as "1:01:40".
+std::string duration_text(double seconds);
 
 // printf into a string.
 [[gnu::format(printf, 1, 2)]] std::string format(const char* pattern, ...);

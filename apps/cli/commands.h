@@ -16,6 +16,8 @@ Command add_tokenize(CLI::App& program);
 Command add_template(CLI::App& program);
 Command add_score(CLI::App& program);
 Command add_perplexity(CLI::App& program);
+Command add_eval(CLI::App& program);
+Command add_plan(CLI::App& program);
 Command add_bench(CLI::App& program);
 Command add_inspect(CLI::App& program);
 Command add_calibrate(CLI::App& program);

@@ -126,23 +126,6 @@ Result<KvRow> predict(const Model& model, const InspectOptions& options, const K
   return row;
 }
 
-// What can hold this model's keys and values: every code on both sides, TurboQuant's in pairs.
-std::vector<KvFormat> listed_formats(const ModelInfo& info) {
-  std::vector<KvFormat> formats;
-  for (const KvCode code : all_kv_codes()) {
-    if (stores_keys(code) && stores_values(code)) formats.push_back({code, code});
-  }
-  formats.insert(formats.end(), {{KvCode::tqk_q8_0, KvCode::tqv_q8_0},
-                                 {KvCode::tqk_q5_0, KvCode::tqv_q5_0},
-                                 {KvCode::tqk_q4_0, KvCode::tqv_q4_0},
-                                 {KvCode::tqk_int2, KvCode::tqv_q2_0}});
-  std::erase_if(formats, [&](const KvFormat& format) {
-    return !check_keys(format.k, info.head_dim_k).ok() ||
-           !check_values(format.v, info.head_dim_v).ok();
-  });
-  return formats;
-}
-
 Result<KvTable> predict_all(const Model& model, const InspectOptions& options) {
   KvTable table;
   table.context = options.context > 0 ? options.context : model.info().context_length;

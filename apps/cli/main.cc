@@ -26,14 +26,15 @@ int run(std::vector<std::string> arguments) {
   program.set_version_flag("--version", "kvik " KVIK_VERSION);
   program.require_subcommand(1);
   std::vector<Command> commands;
-  for (const auto add : {add_run, add_tokenize, add_template, add_score, add_perplexity, add_bench,
-                         add_inspect, add_calibrate, add_doctor, add_completion}) {
+  for (const auto add :
+       {add_run, add_tokenize, add_template, add_score, add_perplexity, add_eval, add_plan,
+        add_bench, add_inspect, add_calibrate, add_doctor, add_completion}) {
     commands.push_back(add(program));
   }
   name_environment(program);
   program.footer(
       "Every option can also be set by a variable, for example --ctx-size by KVIK_CTX_SIZE.\n"
-      "Exit status: 0 fine, 1 failed, 2 wrong usage.");
+      "Exit status: 0 fine, 1 failed, 2 wrong usage, 3 does not fit, 4 verification failed.");
 
   if (arguments.empty()) return usage_error("give a command, for example run (see kvik --help)");
   if (const std::string& first = arguments.front();

@@ -154,6 +154,27 @@ KvFormat kv_format(const std::string& type_k, const std::string& type_v) {
   return {parse_kv_code(type_k).value(), parse_kv_code(type_v).value()};
 }
 
+std::string kv_name(const KvFormat& format) {
+  const std::string k(kv_code_name(format.k));
+  return format.k == format.v ? k : k + ":" + std::string(kv_code_name(format.v));
+}
+
+std::vector<KvFormat> listed_formats(const ModelInfo& info) {
+  std::vector<KvFormat> formats;
+  for (const KvCode code : all_kv_codes()) {
+    if (stores_keys(code) && stores_values(code)) formats.push_back({code, code});
+  }
+  formats.insert(formats.end(), {{KvCode::tqk_q8_0, KvCode::tqv_q8_0},
+                                 {KvCode::tqk_q5_0, KvCode::tqv_q5_0},
+                                 {KvCode::tqk_q4_0, KvCode::tqv_q4_0},
+                                 {KvCode::tqk_int2, KvCode::tqv_q2_0}});
+  std::erase_if(formats, [&](const KvFormat& format) {
+    return !check_keys(format.k, info.head_dim_k).ok() ||
+           !check_values(format.v, info.head_dim_v).ok();
+  });
+  return formats;
+}
+
 void add_engine_options(CLI::App& command, EngineOptions& options, int default_context) {
   options.context = default_context;
   options.threads = num_usable_processors();

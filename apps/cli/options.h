@@ -39,6 +39,10 @@ std::pair<std::string, std::string> split_pair(const std::string& pair);
 void add_kv_type_options(CLI::App& command, std::string& type_k, std::string& type_v,
                          bool* is_auto = nullptr);
 KvFormat kv_format(const std::string& type_k, const std::string& type_v);
+// "tcq4", or "tcq4:tcq3" where the sides differ.
+std::string kv_name(const KvFormat& format);
+// What can hold this model's keys and values: every code on both sides, TurboQuant's in pairs.
+std::vector<KvFormat> listed_formats(const ModelInfo& info);
 
 // -c, -b, -t, those of kv.h, --kv-layout, --block-size.
 struct EngineOptions {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/growth_rule.h"
@@ -35,7 +36,7 @@ class Growth {
     num_freed_ -= reused;
     next_new_ += num_pages - reused;
     if (num_pages > 0) {
-      commit(next_new_);
+      if (next_new_ > covered_pages_) commit(next_new_);
     } else if (num_tokens > 0) {
       commit_ahead();
     }
@@ -45,9 +46,16 @@ class Growth {
     return true;
   }
 
+  // What is appended from here on is another sequence's.
+  void begin_sequence() {
+    total_tokens_ += std::exchange(num_tokens_, 0);
+    begin_block_ = 0;
+    end_block_ = 0;
+  }
+
   CacheSize size() const {
     CacheSize size;
-    size.num_tokens = num_tokens_;
+    size.num_tokens = total_tokens_ + num_tokens_;
     size.used_blocks = used();
     size.committed_blocks = options_.max_blocks;
     int64_t block_bytes = 0;
@@ -65,9 +73,13 @@ class Growth {
   int64_t used() const { return next_new_ - num_freed_; }
 
   void commit(int64_t num_pages) {
+    covered_pages_ = INT64_MAX;
     for (Run& run : runs_) {
       run.committed =
           internal::committed_after(run.committed, num_pages * run.page_bytes, run.reserved);
+      if (run.page_bytes > 0) {
+        covered_pages_ = std::min(covered_pages_, run.committed / run.page_bytes);
+      }
     }
   }
 
@@ -90,17 +102,20 @@ class Growth {
 
   const PagedCacheOptions& options_;
   std::vector<Run> runs_;
-  int64_t num_tokens_ = 0;
+  int64_t total_tokens_ = 0;  // of the sequences before
+  int64_t num_tokens_ = 0;    // of the current one
   int64_t begin_block_ = 0;
   int64_t end_block_ = 0;
   int64_t next_new_ = 0;   // pages handed out so far, each counted once
   int64_t num_freed_ = 0;  // of them, free again
+  // No run grows for pages below; spares a step that needs nothing the look at all of them.
+  int64_t covered_pages_ = 0;
 };
 
 }  // namespace
 
 Result<CacheSize> predict_cache_size(const PagedCacheOptions& options,
-                                     std::span<const AppendRun> runs) {
+                                     std::span<const AppendRun> runs, int num_sequences) {
   if (Status status = check(options.spec); !status.ok()) return status;
   if (options.block_size < kTileTokens || options.block_size % kTileTokens != 0 ||
       options.max_blocks < 1 || options.num_blocks < 0 || options.num_blocks > options.max_blocks ||
@@ -121,13 +136,18 @@ Result<CacheSize> predict_cache_size(const PagedCacheOptions& options,
     }
   }
   Growth growth(options, std::move(pool_runs));
+  const Status too_small(StatusCode::out_of_pages,
+                         "the tokens need more than " + std::to_string(options.max_blocks) +
+                             " blocks of " + std::to_string(options.block_size));
   for (const AppendRun& run : runs) {
     if (run.num_steps < 0 || run.num_tokens < 0) return invalid_argument("a count is negative");
-    for (int i = 0; i < run.num_steps; ++i) {
-      if (!growth.append(run.num_tokens)) {
-        return Status(StatusCode::out_of_pages,
-                      "the tokens need more than " + std::to_string(options.max_blocks) +
-                          " blocks of " + std::to_string(options.block_size));
+  }
+  if (num_sequences < 1) return invalid_argument("there is no sequence");
+  for (int sequence = 0; sequence < num_sequences; ++sequence) {
+    growth.begin_sequence();
+    for (const AppendRun& run : runs) {
+      for (int i = 0; i < run.num_steps; ++i) {
+        if (!growth.append(run.num_tokens)) return too_small;
       }
     }
   }

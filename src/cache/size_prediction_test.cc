@@ -10,11 +10,9 @@
 namespace kvik {
 namespace {
 
-// Appends to a real cache, the rows all zero, and returns what it says of itself.
-CacheStats grow(const PagedCacheOptions& options, const std::vector<AppendRun>& runs) {
-  std::shared_ptr<Backend> backend = make_cpu_backend({}).value();
-  PagedCache cache = PagedCache::create(options, backend).value();
-  Sequence sequence = cache.new_sequence();
+// Appends to a sequence of a real cache, the rows all zero.
+void grow(PagedCache& cache, const PagedCacheOptions& options, Sequence& sequence,
+          const std::vector<AppendRun>& runs) {
   const KvSpec& spec = options.spec;
   for (const AppendRun& run : runs) {
     std::vector<float> rows(static_cast<size_t>(run.num_tokens) * spec.num_kv_heads *
@@ -32,12 +30,22 @@ CacheStats grow(const PagedCacheOptions& options, const std::vector<AppendRun>& 
       EXPECT_TRUE(cache.commit(std::move(plan)).ok());
     }
   }
-  return cache.stats();
 }
 
-void expect_predicted(const PagedCacheOptions& options, const std::vector<AppendRun>& runs) {
-  const CacheStats stats = grow(options, runs);
-  const CacheSize size = predict_cache_size(options, runs).value();
+void expect_predicted(const PagedCacheOptions& options, const std::vector<AppendRun>& runs,
+                      int num_sequences = 1) {
+  std::shared_ptr<Backend> backend = make_cpu_backend({}).value();
+  PagedCache cache = PagedCache::create(options, backend).value();
+  std::vector<Sequence> sequences;
+  int64_t num_tokens = 0;
+  for (int i = 0; i < num_sequences; ++i) {
+    sequences.push_back(cache.new_sequence());
+    grow(cache, options, sequences.back(), runs);
+    num_tokens += sequences.back().num_cached();
+  }
+  const CacheStats stats = cache.stats();
+  const CacheSize size = predict_cache_size(options, runs, num_sequences).value();
+  EXPECT_EQ(size.num_tokens, num_tokens);
   EXPECT_EQ(size.committed_bytes, stats.committed_bytes);
   EXPECT_EQ(size.committed_blocks, stats.committed_blocks);
   EXPECT_EQ(size.used_blocks, stats.used_blocks);
@@ -87,6 +95,13 @@ TEST(SizePrediction, EqualsACacheThatForgetsWhatLeftItsWindow) {
   expect_predicted(options, {{3, 200}, {1500, 1}});
 }
 
+TEST(SizePrediction, EqualsACacheOfManySequences) {
+  PagedCacheOptions options = options_of({KvCode::tcq4, KvCode::f16}, 2);
+  expect_predicted(options, {{2, 300}, {30, 1}}, 7);
+  options.window = 128;
+  expect_predicted(options, {{3, 200}, {300, 1}}, 9);
+}
+
 // No memory is needed to count it.
 TEST(SizePrediction, CountsBytesThatNeedMoreThan32Bits) {
   constexpr int kTokens = 5242880;
@@ -110,6 +125,11 @@ TEST(SizePrediction, RefusesWhatNoCacheCouldHold) {
   PagedCacheOptions odd = options;
   odd.block_size = 17;
   EXPECT_EQ(predict_cache_size(odd, {}).status().code(), StatusCode::invalid_argument);
+  const AppendRun half{1, 256 * 16};
+  EXPECT_TRUE(predict_cache_size(options, {&half, 1}, 2).ok());
+  EXPECT_EQ(predict_cache_size(options, {&half, 1}, 3).status().code(), StatusCode::out_of_pages);
+  EXPECT_EQ(predict_cache_size(options, {&half, 1}, 0).status().code(),
+            StatusCode::invalid_argument);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ CONTEXT = 512
 LAYERS = 3
 WIDTH = 32
 HEADS, KV_HEADS = 4, 2
+HEAD_DIM = WIDTH // HEADS
 FFN = 48
 TEMPLATE = (
     "{% for message in messages %}{{ '<|turn|>' + message['role'] + ':' + message['content'] + '<|end|>' }}"
@@ -43,7 +44,7 @@ def entry(key, kind, value):
     return string(key) + body
 
 
-def metadata(changes):
+def metadata(changes, head_dim=HEAD_DIM):
     pieces = byte_pieces() + ["<|turn|>", "<|end|>"]
     values = {
         "general.architecture": (STRING, "llama"),
@@ -54,6 +55,9 @@ def metadata(changes):
         "llama.feed_forward_length": (U32, FFN),
         "llama.attention.head_count": (U32, HEADS),
         "llama.attention.head_count_kv": (U32, KV_HEADS),
+        "llama.attention.key_length": (U32, head_dim),
+        "llama.attention.value_length": (U32, head_dim),
+        "llama.rope.dimension_count": (U32, head_dim),
         "llama.attention.layer_norm_rms_epsilon": (F32, 1e-5),
         "llama.rope.freq_base": (F32, 10000.0),
         "tokenizer.ggml.model": (STRING, "gpt2"),
@@ -74,16 +78,15 @@ def metadata(changes):
     return values
 
 
-def tensors():
-    head_dim = WIDTH // HEADS
+def tensors(head_dim=HEAD_DIM):
     shapes = {"token_embd.weight": (WIDTH, 258), "output_norm.weight": (WIDTH,)}
     for i in range(LAYERS):
         shapes |= {
             f"blk.{i}.attn_norm.weight": (WIDTH,),
-            f"blk.{i}.attn_q.weight": (WIDTH, WIDTH),
+            f"blk.{i}.attn_q.weight": (WIDTH, HEADS * head_dim),
             f"blk.{i}.attn_k.weight": (WIDTH, KV_HEADS * head_dim),
             f"blk.{i}.attn_v.weight": (WIDTH, KV_HEADS * head_dim),
-            f"blk.{i}.attn_output.weight": (WIDTH, WIDTH),
+            f"blk.{i}.attn_output.weight": (HEADS * head_dim, WIDTH),
             f"blk.{i}.ffn_norm.weight": (WIDTH,),
             f"blk.{i}.ffn_gate.weight": (WIDTH, FFN),
             f"blk.{i}.ffn_up.weight": (WIDTH, FFN),
@@ -92,11 +95,12 @@ def tensors():
     return shapes
 
 
-def write(path, changes=None, leave_out=(), poison=None):
-    """`changes`: metadata by key (None: left out). `poison`: a tensor that gets a NaN."""
+def write(path, changes=None, leave_out=(), poison=None, head_dim=HEAD_DIM):
+    """`changes`: metadata by key (None: left out). `poison`: a tensor that gets a NaN. The packed formats want a
+    larger `head_dim`."""
     numbers = random.Random(7)
-    values = metadata(changes or {})
-    shapes = {name: shape for name, shape in tensors().items() if name not in leave_out}
+    values = metadata(changes or {}, head_dim)
+    shapes = {name: shape for name, shape in tensors(head_dim).items() if name not in leave_out}
     infos, data = b"", b""
     for name, shape in shapes.items():
         count = 1

@@ -14,12 +14,12 @@ class Usage(harness.CliTest):
 
     def test_help_lists_every_command(self):
         text = self.ok("--help")
-        for command in ("run", "tokenize", "template", "score", "perplexity", "bench", "inspect", "doctor",
-                        "completion"):
+        for command in ("run", "tokenize", "template", "score", "perplexity", "eval", "plan", "bench", "inspect",
+                        "doctor", "completion"):
             self.assertIn(command, text)
 
     def test_help_of_every_command_names_its_variables(self):
-        for command in ("run", "tokenize", "template", "score", "perplexity", "bench", "inspect"):
+        for command in ("run", "tokenize", "template", "score", "perplexity", "eval", "plan", "bench", "inspect"):
             self.assertIn("KVIK_MODEL", self.ok(command, "--help"))
 
     def test_no_command_is_wrong_usage(self):

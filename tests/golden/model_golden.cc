@@ -169,16 +169,24 @@ void GoldenModel::check_logits(const GoldenTolerance& tolerance) const {
   EXPECT_LE(worst_log_probability, tolerance.log_probability);
 }
 
+FetchedFile GoldenModel::book() const {
+  const auto name = read_json("perplexity.json").at("book").get<std::string>();
+  return {name, name + ".txt"};
+}
+
+std::vector<TokenId> GoldenModel::book_tokens() const {
+  const json golden = read_json("perplexity.json");
+  const std::string text = text_of(book().path(), golden.at("characters"));
+  std::vector<TokenId> tokens = model_->tokenizer().encode(text, {.add_special = true}).value();
+  EXPECT_EQ(tokens.size(), golden.at("tokens_with_bos"));
+  return tokens;
+}
+
 void GoldenModel::check_perplexity(const GoldenTolerance& tolerance, int context,
                                    int most_chunks) const {
   const json golden = read_json("perplexity.json");
-  const auto name = golden.at("book").get<std::string>();
-  const FetchedFile book = {name, name + ".txt"};
-  KVIK_NEEDS_FILE(book);
-  const std::string text = text_of(book.path(), golden.at("characters"));
-  const std::vector<TokenId> tokens =
-      model_->tokenizer().encode(text, {.add_special = true}).value();
-  ASSERT_EQ(tokens.size(), golden.at("tokens_with_bos"));
+  KVIK_NEEDS_FILE(book());
+  const std::vector<TokenId> tokens = book_tokens();
   for (const json& oracle : golden.at("oracle")) {
     if (oracle.at("context") != context || oracle.at("kv") != "f32") continue;
     const std::unique_ptr<Session> session = GoldenModel::session(runner(), tolerance.code);

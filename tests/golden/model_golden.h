@@ -39,6 +39,10 @@ class GoldenModel : public testing::Test {
   static std::unique_ptr<Session> session(std::shared_ptr<ModelRunner> runner, KvCode code,
                                           SessionOptions options = {});
 
+  // The novel of perplexity.json, and the tokens of its part that the file names.
+  FetchedFile book() const;
+  std::vector<TokenId> book_tokens() const;
+
   // What model.json derives from the file.
   void check_shape() const;
   // Every line of greedy.jsonl and of logits.jsonl.

@@ -26,10 +26,12 @@ struct CacheSize {
 
 // The sizes that PagedCache::stats() reports once a cache made with these options has taken one
 // sequence through the runs, in order, from empty. Memory is committed in steps that depend on the
-// way, so the same tokens in other steps may commit a little more or less.
+// way, so the same tokens in other steps may commit a little more or less. With num_sequences, as
+// many sequences go that way, one after the other, and all stay: num_tokens is their sum.
 // Takes O(steps * layers) time and no memory to speak of. Errors: invalid_argument as
 // PagedCache::create and for a negative count; out_of_pages when the tokens exceed max_blocks.
 KVIK_API Result<CacheSize> predict_cache_size(const PagedCacheOptions& options,
-                                              std::span<const AppendRun> runs);
+                                              std::span<const AppendRun> runs,
+                                              int num_sequences = 1);
 
 }  // namespace kvik

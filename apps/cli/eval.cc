@@ -1,0 +1,221 @@
+// kvik eval: what formats of the cache do to a model's predictions, on a text.
+#include <chrono>
+#include <memory>
+
+#include "commands.h"
+#include "eval_report.h"
+#include "kvik/core/thread_team.h"
+#include "kvik/eval/candidate.h"
+#include "kvik/eval/compare.h"
+#include "options.h"
+#include "prompt.h"
+
+namespace kvik::cli {
+namespace {
+
+// --long: contexts of at least so many tokens, of which the last positions are scored.
+constexpr int kLongContext = 8192;
+constexpr int kLongPositions = 512;
+
+const std::vector<std::string> kDefaultFormats = {
+    "f16", "tq8", "tq4", "tcq4", "tcq4:tcq3", "tcq3", "ggml-q8_0", "ggml-q4_0", "ggml-q4_0-rot"};
+
+struct EvalOptions {
+  std::string model, output;
+  PromptOptions prompt;
+  int context = 512;
+  int chunks = 0;
+  int batch = 512;
+  int threads = num_usable_processors();
+  bool is_long = false;
+  bool all_positions = false;
+  std::vector<std::string> formats;
+  CLI::Option* context_option = nullptr;
+  CLI::Option* chunks_option = nullptr;
+  CLI::Option* formats_option = nullptr;
+};
+
+// Names of ours in the place of others; what those became is said on stderr.
+std::string replace_format(std::string& name) {
+  const Result<CandidateFormat> format = parse_candidate_format(name);
+  if (!format.ok()) return format.status().message();
+  const std::string own = format->name();
+  const size_t colon = own.find(':');
+  const std::string k = own.substr(0, colon);
+  const std::string v = colon == std::string::npos ? own : own.substr(colon + 1);
+  if (name != own && name != k + ":" + v) {
+    note(cli::format("--kv %s: keys stored as %s, values as %s", name.c_str(), k.c_str(),
+                     v.c_str()));
+  }
+  name = own;
+  return {};
+}
+
+// Those of the command line, which must all fit; or those of the default list that do.
+Result<std::vector<Candidate>> make_candidates(const EvalOptions& options, const Model& model) {
+  const bool is_default = options.formats_option->count() == 0;
+  std::vector<Candidate> candidates;
+  std::string left_out;
+  for (const std::string& name : is_default ? kDefaultFormats : options.formats) {
+    const Result<CandidateFormat> parsed = parse_candidate_format(name);
+    if (!parsed.ok()) return parsed.status();
+    Result<Candidate> candidate = make_candidate(model, *parsed);
+    if (candidate.ok()) {
+      candidates.push_back(std::move(candidate).value());
+    } else if (is_default) {
+      left_out += (left_out.empty() ? "" : ", ") + name;
+    } else {
+      return candidate.status();
+    }
+  }
+  if (!left_out.empty()) {
+    note("left out, as the model's head dims do not fit: " + left_out);
+  }
+  return candidates;
+}
+
+// Percentage and time left, on a terminal.
+class EvalProgress {
+ public:
+  bool operator()(const CompareProgress& at) {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    const double share = static_cast<double>(at.done) / static_cast<double>(at.total);
+    progress_.show(format("chunk %d of %d, %.0f %%, %s left", at.chunk + 1, at.num_chunks,
+                          100 * share, duration_text(seconds / share - seconds).c_str()));
+    return !Interrupt::flag().load();
+  }
+  void clear() { progress_.clear(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Progress progress_;
+};
+
+Status check(EvalOptions& options) {
+  if (!options.prompt.is_given()) {
+    return invalid_argument(
+        "eval: give a text with -f, for example -f $(scripts/fetch-text prideprejudice), which "
+        "fetches a novel");
+  }
+  if (options.context < 4) return invalid_argument("eval: -c must be at least 4");
+  if (!options.is_long) return {};
+  if (options.all_positions) {
+    return invalid_argument(
+        "--long scores the end of a context, --all-positions all; leave one out");
+  }
+  if (options.context_option->count() == 0) options.context = kLongContext;
+  if (options.context < kLongContext) {
+    return invalid_argument(format("--long wants a context of at least %d tokens, not %d",
+                                   kLongContext, options.context));
+  }
+  return {};
+}
+
+CompareParams params_of(const EvalOptions& options) {
+  CompareParams params;
+  params.context = options.context;
+  if (options.is_long) {
+    params.first_scored = options.context - 1 - kLongPositions;
+    params.max_chunks = 1;
+  }
+  if (options.chunks_option->count() > 0) params.max_chunks = options.chunks;
+  if (options.all_positions) params.first_scored = 0;
+  return params;
+}
+
+int finish(const EvalOptions& options, const EvalReport& report) {
+  Output out;
+  if (options.output == "json") {
+    out.write_json(eval_json(report));
+  } else if (options.output == "md") {
+    out.write(eval_markdown(report));
+  } else if (options.output == "html") {
+    out.write(eval_html(report));
+  } else {
+    out.write(eval_text(report));
+  }
+  return out.finish();
+}
+
+std::string text_name(const PromptOptions& prompt) {
+  if (!prompt.file.empty()) return prompt.file == "-" ? "standard input" : prompt.file;
+  return prompt.ids_file.empty() ? "the text of -p" : prompt.ids_file;
+}
+
+int evaluate(EvalOptions options) {
+  if (Status status = check(options); !status.ok()) return usage_error(status.message());
+  ModelOptions model_options;
+  model_options.num_threads = options.threads;
+  Result<std::shared_ptr<const Model>> model = Model::load(options.model, model_options);
+  if (!model.ok()) return fail(model.status());
+  Result<std::vector<Candidate>> candidates = make_candidates(options, **model);
+  if (!candidates.ok()) return fail(candidates.status());
+  const Result<std::vector<TokenId>> ids = prompt_ids(options.prompt, **model);
+  if (!ids.ok()) return fail(ids.status());
+  if (const int trained = (*model)->info().context_length; options.context > trained) {
+    warn(format("-c %d is more than the %d tokens that the model was trained for", options.context,
+                trained));
+  }
+  RunnerOptions runner_options;
+  runner_options.num_threads = options.threads;
+  runner_options.max_batch_tokens = options.batch;
+  Result<std::unique_ptr<ModelRunner>> runner = ModelRunner::create(*model, runner_options);
+  if (!runner.ok()) return fail(runner.status());
+  Interrupt::install();
+
+  EvalProgress progress;
+  CompareParams params = params_of(options);
+  params.on_progress = [&](const CompareProgress& at) { return progress(at); };
+  Result<Comparison> comparison = compare_formats(**runner, *ids, *candidates, params);
+  progress.clear();
+  if (!comparison.ok()) return fail(comparison.status());
+  EvalReport report;
+  report.model_name = (*model)->info().name.empty() ? options.model : (*model)->info().name;
+  report.model_file = options.model;
+  report.text = text_name(options.prompt);
+  report.threads = options.threads;
+  report.comparison = std::move(comparison).value();
+  return finish(options, report);
+}
+
+}  // namespace
+
+Command add_eval(CLI::App& program) {
+  auto options = std::make_shared<EvalOptions>();
+  CLI::App* command = program.add_subcommand(
+      "eval",
+      "Compare cache formats with an f32 cache on a text: KL divergence, perplexity, bytes");
+  add_model_option(*command, options->model);
+  add_prompt_options(*command, options->prompt, /*ids_too=*/true);
+  const auto add_count = [&](const char* name, int& value, int low, const char* what) {
+    return command->add_option(name, value, what)
+        ->check(CLI::Range(low, 1 << 20))
+        ->capture_default_str();
+  };
+  options->context_option = add_count("-c,--ctx-size", options->context, 1, "Tokens of a chunk");
+  options->chunks_option =
+      command->add_option("--chunks", options->chunks, "Only the first so many chunks")
+          ->check(CLI::Range(1, 1 << 30));
+  add_count("-b,--batch-size", options->batch, 1, "Most tokens computed at once");
+  add_count("-t,--threads", options->threads, 1, "Threads")->check(CLI::Range(1, 1024));
+  options->formats = kDefaultFormats;
+  options->formats_option =
+      command
+          ->add_option(
+              "--kv", options->formats,
+              "Formats to compare, like f16,tcq4:tcq3: as for run, and ggml-q8_0, ggml-q5_1, "
+              "ggml-q4_0, each also with -rot")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->transform(CLI::Validator(replace_format, "K:V"))
+          ->capture_default_str();
+  command->add_flag("--all-positions", options->all_positions,
+                    "Score every position of a chunk, not the second half");
+  command->add_flag("--long", options->is_long,
+                    "Score the last 512 positions of a long context (-c 8192 or more) only");
+  add_output_option(*command, options->output, {"text", "json", "md", "html"});
+  return {command, [options] { return evaluate(*options); }};
+}
+
+}  // namespace kvik::cli
