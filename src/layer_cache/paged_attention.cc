@@ -257,6 +257,16 @@ void count_partitioned(PagedState& state, PagedPhase phase) {
   counters.paged_attention_large_q_path = "partitioned_paged";
 }
 
+void count_low_bit(PagedState& state, PagedRoute route) {
+  PagedStats& counters = state.counters;
+  if (state.options.turboquant) {
+    ++counters.turboquant_attention_calls;
+  } else if (state.options.kv_quant && state.options.kv_quant->mode) {
+    ++counters.kv_quant_attention_calls;
+    if (route == PagedRoute::packed) ++counters.kv_quant_kernel_calls;
+  }
+}
+
 Status run(PagedState& state, const PagedAttentionCall& call, PagedRoute route) {
   const auto start = std::chrono::steady_clock::now();
   const std::optional<int64_t> window = window_of(state, call);
@@ -268,14 +278,39 @@ Status run(PagedState& state, const PagedAttentionCall& call, PagedRoute route) 
       call.queries.dim(2), state.offset()};
   Status status;
   if (route == PagedRoute::gather) {
-    Result<KvArrays> arrays = state.gather();
+    Result<KvArrays> arrays = state.is_low_bit() ? state.mirrored() : state.gather();
     status = arrays.ok() ? attend_arrays(work, *arrays) : arrays.status();
   } else {
     status = state.rows->read([&](const KvView& view) { return attend_pages(work, view); });
   }
   state.counters.attention_time_s +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (status.ok()) count_low_bit(state, route);
   return status;
+}
+
+// The route that serves a call. Where routes round differently a request never leaves its own.
+PagedRoute serving_route(const PagedState& state, const PagedAttentionCall& call) {
+  const PagedRoute asked = call.impl_override.value_or(state.options.route);
+  return state.is_low_bit() ? state.route.value_or(asked) : asked;
+}
+
+// The request's first call has been served.
+void latch(PagedState& state, PagedRoute route) {
+  state.route = route;
+  state.route_offset = state.offset();
+  if (route == PagedRoute::packed) state.mirror.reset();
+}
+
+void tell_latched(PagedState& state, PagedRoute asked) {
+  const bool low_bit = state.is_low_bit();
+  const std::string latched(paged_route_name(*state.route, low_bit));
+  const std::string other(paged_route_name(asked, low_bit));
+  state.tell("route_latched",
+             low_bit ? "this request attends by route " + latched + "; a call asked for " + other +
+                           " and was served by " + latched + ", because the two round differently"
+                     : "this request attends by route " + latched + "; a call asked for " + other +
+                           " and was served by it (the bits are the same)");
 }
 
 void count_dense_fallback(PagedStats& counters, PagedPhase phase) {
@@ -315,16 +350,14 @@ Result<bool> PagedKVCache::paged_attention(const PagedAttentionCall& call) {
     count_bailout(state, call, reason);
     return false;
   }
-  const PagedRoute route = call.impl_override.value_or(state.options.route);
+  const PagedRoute route = serving_route(state, call);
   if (Status status = run(state, call, route); !status.ok()) return status;
+  const PagedRoute asked = call.impl_override.value_or(state.options.route);
   if (!state.route) {
-    state.route = route;
-    state.route_offset = state.offset();
-  } else if (*state.route != route) {
+    latch(state, route);
+  } else if (*state.route != asked) {
     count_bailout(state, call, "route_latched");
-    state.tell("this request attends by route " + std::string(paged_route_name(*state.route)) +
-               "; a call asked for " + std::string(paged_route_name(route)) +
-               " and was served by it (the bits are the same)");
+    tell_latched(state, asked);
   }
   ++state.counters.paged_attention_calls;
   if (is_partitioned(state)) count_partitioned(state, call.phase);
@@ -347,9 +380,19 @@ Status PagedKVCache::attend(const PagedAttentionCall& call) {
     return unsupported(what +
                        " and dense fallback is forbidden; raise max_q_len or set partitioned");
   }
-  if (Status status = run(state, call, PagedRoute::gather); !status.ok()) return status;
+  if (!state.is_low_bit()) {
+    if (Status status = run(state, call, PagedRoute::gather); !status.ok()) return status;
+    count_dense_fallback(state.counters, call.phase);
+    state.tell(reason, what + ": attention runs over gathered rows instead of pages");
+    return {};
+  }
+  // Queries do not depend on each other, so that more of them keep the request's arithmetic.
+  const PagedRoute route = serving_route(state, call);
+  if (Status status = run(state, call, route); !status.ok()) return status;
+  if (!state.route) latch(state, route);
   count_dense_fallback(state.counters, call.phase);
-  state.tell(what + ": attention runs over gathered rows instead of pages");
+  state.tell(reason, what + ": attention runs by the request's route, " +
+                         std::string(paged_route_name(route, true)) + ", all the same");
   return {};
 }
 
