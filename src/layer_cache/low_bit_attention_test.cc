@@ -28,8 +28,7 @@ std::shared_ptr<Backend> backend(int num_threads = 2) {
   return num_threads == 1 ? kOne : kTwo;
 }
 
-Status write(PagedKVCache& cache, const LayerRows& rows,
-             PagedPhase phase = PagedPhase::unknown) {
+Status write(PagedKVCache& cache, const LayerRows& rows, PagedPhase phase = PagedPhase::unknown) {
   return cache.update_without_fetch(rows.keys(), rows.values(), phase);
 }
 
@@ -130,9 +129,11 @@ TEST(LowBitAttention, WindowsMasksSinksAndSoftcapsReachTheRows) {
           if (kind == 2) call.softcap = 3;
           if (kind < 3) continue;
           call.mask.kind = AttentionMask::Kind::array;
-          call.mask.array =
-              MaskView{reinterpret_cast<const std::byte*>(visible.data()), MaskType::boolean, 4,
-                       {2, kHeads, 5, 70}, {kHeads * 5 * 70, 5 * 70, 70, 1}};
+          call.mask.array = MaskView{reinterpret_cast<const std::byte*>(visible.data()),
+                                     MaskType::boolean,
+                                     4,
+                                     {2, kHeads, 5, 70},
+                                     {kHeads * 5 * 70, 5 * 70, 70, 1}};
         }
         EXPECT_LT(distance(a.run(cache, route), b.run(plain)), 5e-5) << kind;
       }
@@ -190,8 +191,7 @@ TEST(LowBitAttention, BitsDoNotDependOnBlocksBatchThreadsOrChunks) {
       v.data = v.at(1);
       k.shape[0] = v.shape[0] = 1;
       for (int64_t t = 0; t < 70; ++t) {
-        ASSERT_TRUE(
-            alone.update_without_fetch(rows_of(k, t, t + 1), rows_of(v, t, t + 1)).ok());
+        ASSERT_TRUE(alone.update_without_fetch(rows_of(k, t, t + 1), rows_of(v, t, t + 1)).ok());
         if (t < 64) continue;
         Query one(1, 5, 1);
         for (int64_t h = 0; h < kHeads; ++h) {
@@ -350,8 +350,7 @@ TEST(LowBitAttention, TheMirrorHasItsOwnDtype) {
 
 TEST(LowBitAttention, ARequestNeverLeavesItsRoute) {
   for (const PagedRoute first : {PagedRoute::packed, PagedRoute::mirror}) {
-    const PagedRoute other =
-        first == PagedRoute::packed ? PagedRoute::mirror : PagedRoute::packed;
+    const PagedRoute other = first == PagedRoute::packed ? PagedRoute::mirror : PagedRoute::packed;
     // Its two routes differ in every bit.
     LowBit low_bit = kv_quant(KvCode::q8, DType::bf16);
     std::vector<std::string> told;
@@ -375,9 +374,9 @@ TEST(LowBitAttention, ARequestNeverLeavesItsRoute) {
     EXPECT_EQ(b.run(fork, other), a.out);
     EXPECT_EQ(b.run(cache, other), a.out);
     EXPECT_EQ(told.size(), 1U) << "told once";
-    EXPECT_EQ(cache.paged_stats().paged_attention_bailouts_by_phase_reason.at(
-                  "unknown:route_latched"),
-              2);
+    EXPECT_EQ(
+        cache.paged_stats().paged_attention_bailouts_by_phase_reason.at("unknown:route_latched"),
+        2);
     // A prompt begins a request; so do other rows.
     ASSERT_TRUE(write(cache, rows_of_length(1, 8), PagedPhase::prefill).ok());
     cache.trim(1);

@@ -135,7 +135,10 @@ TEST(LowBitCache, AHeadDimThatTheFormatDoesNotStoreIsRefusedWithWhatWouldWork) {
       {kv_quant(KvCode::q6), 10, 32, {"keys", "q6", "head_dim is 10", "q8, q4"}},
       {kv_quant(KvCode::q4), 32, 33, {"values", "q4", "head_dim is 33", "q8"}},
       {kv_quant(KvCode::q8), 32, 0, {"values", "q8", "head_dim is 0", "low-bit storage off"}},
-      {turboquant(KvCode::tqk_q8_0, KvCode::tqv_q3_0), 48, 32, {"tqk_q8_0", "48", "multiples of 32"}},
+      {turboquant(KvCode::tqk_q8_0, KvCode::tqv_q3_0),
+       48,
+       32,
+       {"tqk_q8_0", "48", "multiples of 32"}},
       {turboquant(KvCode::tqk_q8_0, KvCode::tqv_q3_0), 32, 80, {"tqv_q3_0", "80", "tcq4"}},
       {pair_of(KvCode::tcq4, KvCode::tcq4), 20, 32, {"tcq4", "20", "q8"}},
   };
@@ -336,8 +339,8 @@ TEST(LowBitCache, CodesGoOutAndInExactlyInBothLayouts) {
         ASSERT_TRUE(status.ok()) << status.to_string();
         expect_holds(other, rows, low_bit.format);
         const KvCodes again = **other.export_codes(layout);
-        EXPECT_TRUE(std::equal(codes.keys.begin(), codes.keys.end(), again.keys.begin(),
-                               again.keys.end()))
+        EXPECT_TRUE(
+            std::equal(codes.keys.begin(), codes.keys.end(), again.keys.begin(), again.keys.end()))
             << "what lay behind the last row did not leave the cache";
         EXPECT_TRUE(std::equal(codes.values.begin(), codes.values.end(), again.values.begin(),
                                again.values.end()));

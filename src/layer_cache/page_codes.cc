@@ -59,7 +59,9 @@ const std::byte* tile_of(const KvView& view, size_t b, int64_t row, int head) {
 }
 
 float largest_of(DType dtype) {
-  return dtype == DType::f16 ? 65504.0f : dtype == DType::bf16 ? bf16_to_f32(0x7f7f) : 3.40282347e38f;
+  return dtype == DType::f16    ? 65504.0f
+         : dtype == DType::bf16 ? bf16_to_f32(0x7f7f)
+                                : 3.40282347e38f;
 }
 
 template <class Side>
@@ -135,8 +137,8 @@ void read_rows(const KvView& view, int64_t num_rows, std::span<std::byte> to) {
   for (size_t b = 0; b < static_cast<size_t>(view.num_seqs()); ++b) {
     for (int head = 0; head < view.num_kv_heads; ++head) {
       for (int64_t row = 0; row < num_rows; ++row) {
-        take_row<Side>(code, tile_of<Side>(view, b, row, head),
-                       static_cast<int>(row % kTileTokens), to.first(bytes), head_dim);
+        take_row<Side>(code, tile_of<Side>(view, b, row, head), static_cast<int>(row % kTileTokens),
+                       to.first(bytes), head_dim);
         to = to.subspan(bytes);
       }
     }
@@ -215,8 +217,9 @@ Result<KvCodesBytes> kv_codes_bytes(KvFormat format, const KvArrayShape& shape, 
   if (shape.batch < 1 || shape.num_kv_heads < 1 || num_rows < 0 || num_rows > INT32_MAX ||
       shape.head_dim_k < 0 || shape.head_dim_k > kMaxHeadDim || shape.head_dim_v < 0 ||
       shape.head_dim_v > kMaxHeadDim) {
-    return invalid_argument("codes need a batch row, a head, at most 2^31 rows and head dims of 0 to " +
-                            std::to_string(kMaxHeadDim));
+    return invalid_argument(
+        "codes need a batch row, a head, at most 2^31 rows and head dims of 0 to " +
+        std::to_string(kMaxHeadDim));
   }
   const int dim_k = static_cast<int>(shape.head_dim_k);
   const int dim_v = static_cast<int>(shape.head_dim_v);
@@ -224,12 +227,12 @@ Result<KvCodesBytes> kv_codes_bytes(KvFormat format, const KvArrayShape& shape, 
   if (Status status = check_values(format.v, dim_v); !status.ok()) return status;
   const bool tiles = layout == KvCodeLayout::tiles;
   const int64_t count = tiles ? ceil_div(num_rows, kTileTokens) : num_rows;
-  const auto keys = checked_product(
-      {shape.batch, shape.num_kv_heads, count,
-       tiles ? tile_bytes_k(format.k, dim_k) : stored_row_bytes(format.k, dim_k)});
-  const auto values = checked_product(
-      {shape.batch, shape.num_kv_heads, count,
-       tiles ? tile_bytes_v(format.v, dim_v) : stored_row_bytes(format.v, dim_v)});
+  const auto keys =
+      checked_product({shape.batch, shape.num_kv_heads, count,
+                       tiles ? tile_bytes_k(format.k, dim_k) : stored_row_bytes(format.k, dim_k)});
+  const auto values =
+      checked_product({shape.batch, shape.num_kv_heads, count,
+                       tiles ? tile_bytes_v(format.v, dim_v) : stored_row_bytes(format.v, dim_v)});
   if (!keys || !values || !checked_sum({*keys, *values})) {
     return invalid_argument("the codes exceed 2^63 bytes");
   }

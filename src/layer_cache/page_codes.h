@@ -14,9 +14,9 @@
 namespace kvik::internal {
 
 // The rows from `first` on of every sequence of `view`, as [B, H_kv, n, D] elements: bit for bit
-// where the target's dtype is that of a plain code, else the values that the rows stand for, rounded
-// to nearest even and to the largest number of the dtype where they exceed it. Requires: the targets
-// row-major, rows [first, first + n) valid.
+// where the target's dtype is that of a plain code, else the values that the rows stand for,
+// rounded to nearest even and to the largest number of the dtype where they exceed it. Requires:
+// the targets row-major, rows [first, first + n) valid.
 void decode_rows(const KvView& view, int64_t first, const TensorView& keys,
                  const TensorView& values);
 
