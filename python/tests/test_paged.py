@@ -275,32 +275,6 @@ def test_active_arrays_can_be_forbidden():
         cache.state  # noqa: B018
 
 
-def test_low_bit_storage_is_parsed_by_the_library_and_refused_until_it_is_there():
-    for options in (
-        {"turboquant_config": {"k_quant": "q8_0", "v_quant": "q3_0"}},
-        {"kv_quant_config": {"dtype": "bf16"}},
-        {"kv_quant_config": "q4"},
-    ):
-        try:
-            cache = kvik.PagedKVCache(**options)
-        except kvik.UnsupportedError:
-            continue
-        assert cache.turboquant or cache.kv_quant
-    assert not kvik.PagedKVCache(kv_quant_config="off").kv_quant
-    assert not kvik.PagedKVCache(kv_quant_config=None, turboquant_config=None).turboquant
-    for options, match in (
-        ({"turboquant_config": {"k_quant": "q3_0"}}, "q8_0"),
-        ({"turboquant_config": {"keys": "q8_0"}}, 'no key "keys"'),
-        ({"kv_quant_config": {"mode": "q5"}}, "q8"),
-        ({"kv_quant_config": {"dtype": "int3"}}, "no dtype"),
-        ({"kv_quant_config": {"bits": 8}}, 'no key "bits"'),
-    ):
-        with pytest.raises(ValueError, match=match):
-            kvik.PagedKVCache(**options)
-    with pytest.raises(TypeError, match="must be a dict"):
-        kvik.PagedKVCache(turboquant_config=8)
-
-
 def test_statistics_count_what_happened():
     cache, _ = filled(num_rows=33, batch=1)
     cache.paged_attention(queries(1, batch=1), phase="ar_decode")

@@ -17,7 +17,10 @@ namespace {
 using testing::HasSubstr;
 
 const KvSpec kSpec{
-    2, 32, 64, {{KvCode::tqk_q4_0, KvCode::tcq3}, {KvCode::f16, KvCode::q8}, {KvCode::bf16, KvCode::f32}}};
+    2,
+    32,
+    64,
+    {{KvCode::tqk_q4_0, KvCode::tcq3}, {KvCode::f16, KvCode::q8}, {KvCode::bf16, KvCode::f32}}};
 
 PagedCache make() {
   PagedCacheOptions options;

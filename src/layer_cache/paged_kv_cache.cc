@@ -241,6 +241,8 @@ int64_t PagedKVCache::resident_bytes() const {
   return (state_->rows ? state_->rows->stats().resident_bytes : 0) + mirror;
 }
 
+bool PagedKVCache::is_low_bit() const { return state_->is_low_bit(); }
+
 KvFormat PagedKVCache::format_of(const KvArrayShape& shape) const {
   return state_->format_for(shape);
 }

@@ -136,7 +136,8 @@ class KVIK_API PagedKVCache {
   int64_t resident_bytes() const;
   std::optional<KvArrayShape> shape() const;  // none before the first write
   const PagedKVCacheOptions& options() const;
-  // How rows of this shape are stored.
+  // Whether the options ask for low-bit storage; how rows of this shape are stored.
+  bool is_low_bit() const;
   KvFormat format_of(const KvArrayShape& shape) const;
   // Page of each block of a batch row, the identity unless pages are shared or there are several
   // rows. Requires: 0 <= batch_row < B.
