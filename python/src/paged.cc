@@ -318,9 +318,11 @@ void add_attention(nb::class_<PyPaged>& cls, const Process& process) {
               "impl_override: str | None = None, sinks: kvik._types.ArrayLike | None = None, *, "
               "softcap: float = 0.0, phase: str = 'unknown', out: kvik._types.ArrayLike | None = "
               "None) -> kvik._types.Array"),
-      "As paged_attention, but where that declines more than max_q_len queries it attends over "
-      "gathered rows, counted and warned of. Raises UnsupportedError where there is no such "
-      "fallback, or it is forbidden.");
+      "As paged_attention, but what that declines is served another way, counted and warned of: "
+      "more than max_q_len queries over gathered rows (of a low-bit cache by the request's route), "
+      "a "
+      "mask that adds other numbers in plain loops, slowly. Raises UnsupportedError where there is "
+      "no such fallback, or it is forbidden.");
 }
 
 void add_pages(nb::class_<PyPaged>& cls) {

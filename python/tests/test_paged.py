@@ -236,6 +236,24 @@ def test_what_paged_attention_declines_is_none_and_counted():
     }
 
 
+def test_attend_serves_a_mask_that_adds_numbers_counted_and_warned_of():
+    cache, (k, v) = filled()
+    q = queries(5)
+    bias = bell(3, (6, 5, 70))
+    bias[:, ~causal(5, 70)] = -INF
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kvik.FallbackWarning)
+        out = cache.attend(q, 0.25, mask=bias, phase="prefill")
+    scores = 0.25 * np.asarray(q, np.float64) @ np.repeat(k, 3, axis=1).transpose(0, 1, 3, 2)
+    weights = np.exp(scores + bias)
+    want = weights @ np.repeat(v, 3, axis=1) / weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(out, want, atol=1e-6)
+    assert cache.paged_stats()["prefill_dense_fallback_calls"] == 1
+    strict, _ = filled(forbid_dense_fallback=True)
+    with pytest.raises(kvik.UnsupportedError, match="forbidden"):
+        strict.attend(q, mask=bias)
+
+
 def test_attend_falls_back_counted_and_warned_of_or_not_at_all():
     cache, (k, v) = filled(max_q_len=4)
     q = queries(5)

@@ -437,6 +437,28 @@ TEST(LowBitAttention, AFallbackKeepsTheRequestsArithmetic) {
   }
 }
 
+TEST(LowBitAttention, AMaskThatAddsNumbersReadsTheDecodedRows) {
+  const LayerRows rows = rows_of_length(20);
+  const std::vector<float> bias = test::bell(3, 20);
+  for (const LowBit& low_bit : every_low_bit()) {
+    SCOPED_TRACE(low_bit.name());
+    PagedKVCache cache = filled(low_bit.options, rows);
+    PagedKVCache plain = filled({}, stored_rows(rows, low_bit.format).decoded);
+    Query a(1);
+    Query b(1);
+    for (Query* query : {&a, &b}) {
+      query->call.mask = {
+          AttentionMask::Kind::array,
+          MaskView{
+              reinterpret_cast<const std::byte*>(bias.data()), MaskType::f32, 2, {1, 20}, {20, 1}}};
+    }
+    ASSERT_TRUE(cache.attend(a.call).ok());
+    ASSERT_TRUE(plain.attend(b.call).ok());
+    EXPECT_EQ(a.out, b.out);
+    EXPECT_EQ(cache.paged_stats().dense_fallback_calls, 1);
+  }
+}
+
 TEST(LowBitAttention, CallsAreCountedByStorage) {
   const LayerRows rows = rows_of_length(10);
   PagedKVCache turbo = filled(turboquant(KvCode::tqk_q8_0, KvCode::tqv_q3_0).options, rows);

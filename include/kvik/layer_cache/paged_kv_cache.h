@@ -26,8 +26,8 @@ class BlockOwnedKVCache;
 class TailOwnedKVCache;
 
 // causal: query j of q_len sees the keys up to position offset - q_len + j. full: all keys.
-// array: as `array` says, [.., q_len, offset]; additive elements must be 0 or minus infinity (or
-// the type's lowest value).
+// array: as `array` says, [.., q_len, offset]; additive elements that are neither 0 nor minus
+// infinity (or the type's lowest value) are served by attend() only.
 struct AttentionMask {
   enum class Kind : uint8_t { causal, full, array };
   Kind kind = Kind::causal;
@@ -117,9 +117,11 @@ class KVIK_API PagedKVCache {
   // cache, where they are not, by the latched one. Errors: invalid_argument for shapes that do not
   // fit.
   Result<bool> paged_attention(const PagedAttentionCall& call);
-  // Paged attention, or where it declines for q_len_gt_max the dense fallback over gathered rows,
-  // counted by phase and reported to on_fallback once. Errors: unsupported naming the reason where
-  // there is no fallback or it is forbidden.
+  // Paged attention, or where it declines the dense fallback, counted by phase and reported to
+  // on_fallback once for each reason: for q_len_gt_max over gathered rows, in a low-bit cache by
+  // the request's route, with the same bits; for unsupported_mask in plain loops over gathered
+  // rows, in double precision and slow. Errors: unsupported naming the reason where there is no
+  // fallback or it is forbidden.
   Status attend(const PagedAttentionCall& call);
   const std::optional<PagedBailout>& last_bailout() const;
 
