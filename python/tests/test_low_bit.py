@@ -44,7 +44,9 @@ def encoded(rows, format):
 
 def decoded(rows, format):
     names, dims = format.split(":"), (64, 32)
-    return [kvik.decode(c, n, d) for c, n, d in zip(encoded(rows, format), names, dims, strict=True)]
+    return [
+        kvik.decode(c, n, d) for c, n, d in zip(encoded(rows, format), names, dims, strict=True)
+    ]
 
 
 def holds_codes(cache, rows, format):
@@ -54,7 +56,9 @@ def holds_codes(cache, rows, format):
         codes["format"] == format
         and same(codes["keys"], want[0])
         and same(codes["values"], want[1])
-        and all(same(got, half) for got, half in zip(cache.state, decoded(rows, format), strict=True))
+        and all(
+            same(got, half) for got, half in zip(cache.state, decoded(rows, format), strict=True)
+        )
     )
 
 
@@ -189,7 +193,9 @@ def test_a_head_dim_is_refused_with_what_would_work(options, dims, text):
 
 
 def test_configs_are_read_by_the_parsers_of_the_library():
-    assert kvik.PagedKVCache(kv_quant_config={"dtype": "bf16"}).paged_stats()["kv_quant_mode"] == "q8"
+    assert (
+        kvik.PagedKVCache(kv_quant_config={"dtype": "bf16"}).paged_stats()["kv_quant_mode"] == "q8"
+    )
     for off in ("off", "none", "0", None):
         assert not kvik.PagedKVCache(kv_quant_config=off).kv_quant
     assert not kvik.PagedKVCache(kv_quant_config=None, turboquant_config=None).turboquant

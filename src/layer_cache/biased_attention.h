@@ -1,5 +1,5 @@
-// Attention under a mask that adds numbers to the scores, which no kernel does: plain loops, for the
-// fallback.
+// Attention under a mask that adds numbers to the scores, which no kernel does: plain loops, for
+// the fallback.
 #pragma once
 
 #include <optional>
