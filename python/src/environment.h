@@ -42,6 +42,7 @@ inline constexpr Variable kSlidingWindow{"KVIK_PAGED_SLIDING_WINDOW",
                                          "MTPLX_VLLM_METAL_PAGED_SLIDING_WINDOW"};
 inline constexpr Variable kKvQuant{"KVIK_PAGED_KV_QUANT", "MTPLX_VLLM_METAL_PAGED_KV_QUANT"};
 inline constexpr Variable kKvQuantShort{"KVIK_PAGED_KV_QUANT", "MTPLX_PAGED_KV_QUANT"};
+inline constexpr Variable kKvQuantKernel{"KVIK_KV_QUANT_KERNEL", "MTPLX_KV_QUANT_2PASS_KERNEL"};
 inline constexpr Variable kTurboQuant{"KVIK_PAGED_TURBOQUANT", "MTPLX_VLLM_METAL_PAGED_TURBOQUANT"};
 inline constexpr Variable kTurboQuantKey{"KVIK_PAGED_TURBOQUANT_K_QUANT",
                                          "MTPLX_VLLM_METAL_PAGED_TURBOQUANT_K_QUANT"};

@@ -200,8 +200,10 @@ void add_install(nb::module_& module, const Process& process) {
       "The same with PagedKVCache, whose constructor's options it takes; TailOwnedKVCache and "
       "BlockOwnedKVCache entries are skipped too. Options that are None are read from the "
       "environment, the low-bit storage and the first size of dynamic caches among them.\n\n"
+      "A live PagedKVCache is encoded anew where it is to store another format.\n\n"
       "Returns enabled, mode, entries, skipped, block_size, num_blocks, turboquant, kv_quant, "
-      "attention_impl, external_ops_required.");
+      "attention_impl, external_ops_required, and what applies of turboquant_k_quant, "
+      "turboquant_v_quant, kv_quant_mode, format.");
   module.def(
       "configure_tail_owned_attention_kv_cache",
       [process](const nb::list& cache) { return configure(process, cache); }, "cache"_a,

@@ -12,6 +12,7 @@
 #include "arrays.h"
 #include "environment.h"
 #include "errors.h"
+#include "kvik/format/kv_names.h"
 
 namespace nb = nanobind;
 
@@ -83,6 +84,10 @@ constexpr std::array kOptions = {
                 [](PagedKVCacheOptions& o, nb::handle v) { o.turboquant = parse_turboquant(v); }},
     NamedOption{"kv_quant_config",
                 [](PagedKVCacheOptions& o, nb::handle v) { o.kv_quant = parse_kv_quant(v); }},
+    NamedOption{"kv_format",
+                [](PagedKVCacheOptions& o, nb::handle v) {
+                  o.format = take(resolve_format_name(text_option("kv_format", v)));
+                }},
     NamedOption{"attention_impl",
                 [](PagedKVCacheOptions& o, nb::handle v) {
                   o.route = take(parse_paged_route(text_option("attention_impl", v)));
@@ -241,14 +246,17 @@ std::optional<KvQuantConfig> parse_kv_quant(nb::handle config) {
 }
 
 std::optional<TurboQuantConfig> parse_turboquant(nb::handle config) {
-  if (config.is_none()) return std::nullopt;
+  if (config.is_none() || config.is(nb::bool_(false))) return std::nullopt;
   TurboQuantConfig result;
-  const auto items = items_of("turboquant_config", config, {"k_quant", "v_quant"});
+  const auto items = items_of("turboquant_config", config, {"k_quant", "v_quant", "dtype"});
   if (const auto k = items.find("k_quant"); k != items.end()) {
     result.k_quant = take(parse_turboquant_key(text_of_item(k->second)));
   }
   if (const auto v = items.find("v_quant"); v != items.end()) {
     result.v_quant = take(parse_turboquant_value(text_of_item(v->second)));
+  }
+  if (const auto dtype = items.find("dtype"); dtype != items.end()) {
+    result.mirror_dtype = parse_dtype(dtype->second);
   }
   return result;
 }
@@ -262,8 +270,16 @@ PagedKVCacheOptions paged_options(const Process& process, const nb::kwargs& give
     read_quantization_variables(options);
   }
   set_options(options, given);
-  if (reads == Reads::of_installer && options.dynamic)
+  // Whoever names a route has chosen already.
+  const bool names_route = text_of(variables::kAttentionImpl).has_value() ||
+                           !given.attr("get")("attention_impl", nb::none()).is_none();
+  const bool is_kv_quant = options.kv_quant && !options.turboquant;
+  if (is_kv_quant && !names_route && !take(flag_of(variables::kKvQuantKernel)).value_or(true)) {
+    options.route = PagedRoute::mirror;
+  }
+  if (reads == Reads::of_installer && options.dynamic) {
     options.num_blocks = first_num_blocks(options);
+  }
   const std::shared_ptr<Fallbacks> fallbacks = process.fallbacks;
   options.on_fallback = [fallbacks](const std::string& text) { fallbacks->add(text); };
   return options;

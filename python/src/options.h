@@ -21,7 +21,8 @@ MaskType parse_mask_type(nanobind::handle dtype);
 // None and modes that mean off: none. A mode such as "q4", or a dict with mode (q8 unless given)
 // and dtype (of the mirror). Unknown keys are ValueErrors.
 std::optional<KvQuantConfig> parse_kv_quant(nanobind::handle config);
-// None: none. A dict with k_quant (q8_0 unless given) and v_quant (q3_0).
+// None and False: none. A dict with k_quant (q8_0 unless given), v_quant (q3_0) and dtype (of the
+// mirror).
 std::optional<TurboQuantConfig> parse_turboquant(nanobind::handle config);
 
 // What installing reads from the environment beyond what constructing does.

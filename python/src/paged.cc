@@ -1,4 +1,6 @@
 // PagedKVCache.
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -139,7 +141,8 @@ nb::object last_bailout(PyPaged& held) {
   nb::dict dict;
   dict["phase"] = std::string(paged_phase_name(bailout->phase));
   dict["reason"] = bailout->reason;
-  dict["impl"] = std::string(paged_route_name(bailout->impl));
+  const bool low_bit = locked(held, [](PagedKVCache& c) { return c.is_low_bit(); });
+  dict["impl"] = std::string(paged_route_name(bailout->impl, low_bit));
   dict["offset"] = bailout->offset;
   dict["q_len"] = bailout->q_len;
   dict["max_q_len"] = bailout->max_q_len;
@@ -167,6 +170,102 @@ void import_pages(PyPaged& held, const ArrayLike& key_cache, const ArrayLike& va
   }));
   const auto family = keys.family ? keys.family : values.family;
   if (family) held.family = *family;
+}
+
+// A read-only array of bytes of rank 4 over memory that `owner` holds.
+nb::object export_bytes(std::span<const std::byte> bytes, std::initializer_list<size_t> shape,
+                        const std::shared_ptr<const void>& owner) {
+  const nb::capsule keep(new std::shared_ptr<const void>(owner), [](void* p) noexcept {
+    delete static_cast<std::shared_ptr<const void>*>(p);
+  });
+  return nb::cast(nb::ndarray<nb::numpy, const uint8_t>(bytes.data(), shape, keep));
+}
+
+const char* dtype_text(DType dtype) {
+  return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
+}
+
+nb::object export_codes(PyPaged& held, const std::string& layout_name) {
+  const KvCodeLayout layout = take(parse_kv_code_layout(layout_name));
+  const std::optional<KvCodes> codes =
+      take(locked(held, [&](PagedKVCache& c) { return c.export_codes(layout); }));
+  if (!codes) return nb::none();
+  const KvArrayShape& shape = codes->shape;
+  const auto batch = static_cast<size_t>(shape.batch);
+  const auto heads = static_cast<size_t>(shape.num_kv_heads);
+  const auto rows = static_cast<size_t>(codes->num_rows);
+  const bool tiles = layout == KvCodeLayout::tiles;
+  const size_t units = tiles ? (rows + kTileTokens - 1) / kTileTokens : rows;
+  const auto array = [&](std::span<const std::byte> bytes) {
+    const size_t count = batch * heads * units;
+    const size_t unit = count == 0 ? 0 : bytes.size() / count;
+    return tiles ? export_bytes(bytes, {batch, units, heads, unit}, codes->owner)
+                 : export_bytes(bytes, {batch, heads, units, unit}, codes->owner);
+  };
+  nb::dict dict;
+  dict["format"] =
+      std::string(kv_code_name(codes->format.k)) + ":" + std::string(kv_code_name(codes->format.v));
+  dict["layout"] = std::string(kv_code_layout_name(layout));
+  dict["num_rows"] = codes->num_rows;
+  dict["head_dim_k"] = shape.head_dim_k;
+  dict["head_dim_v"] = shape.head_dim_v;
+  dict["dtype_k"] = dtype_text(shape.dtype_k);
+  dict["dtype_v"] = dtype_text(shape.dtype_v);
+  dict["keys"] = array(codes->keys);
+  dict["values"] = array(codes->values);
+  return dict;
+}
+
+using ByteArray = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+
+// What export_codes gave, or the like. The arrays keep the memory.
+struct GivenCodes {
+  KvCodes codes;
+  ByteArray keys, values;
+};
+GivenCodes codes_of(const nb::dict& dict) {
+  const auto item = [&](const char* name) {
+    if (!dict.contains(name)) {
+      throw nb::value_error(("codes need \"" + std::string(name) + "\"; see export_codes").c_str());
+    }
+    return nb::object(dict[name]);
+  };
+  const auto bytes = [&](const char* name) {
+    ByteArray array;
+    if (!nb::try_cast(item(name), array)) {
+      throw nb::value_error(
+          (std::string(name) + " of codes must be a row-major uint8 array of rank 4").c_str());
+    }
+    return array;
+  };
+  GivenCodes given{{}, bytes("keys"), bytes("values")};
+  KvCodes& codes = given.codes;
+  codes.format = take(parse_kv_format(nb::cast<std::string>(nb::str(item("format")))));
+  codes.layout = take(parse_kv_code_layout(nb::cast<std::string>(nb::str(item("layout")))));
+  codes.num_rows = nb::cast<int64_t>(item("num_rows"));
+  const int heads_at = codes.layout == KvCodeLayout::rows ? 1 : 2;
+  codes.shape = {static_cast<int64_t>(given.keys.shape(0)),
+                 static_cast<int64_t>(given.keys.shape(static_cast<size_t>(heads_at))),
+                 nb::cast<int64_t>(item("head_dim_k")),
+                 nb::cast<int64_t>(item("head_dim_v")),
+                 parse_dtype(item("dtype_k")),
+                 parse_dtype(item("dtype_v"))};
+  for (const size_t d : {0, 1, 2}) {
+    if (given.keys.shape(d) != given.values.shape(d)) {
+      throw nb::value_error("keys and values of codes differ in their first three dimensions");
+    }
+  }
+  const auto span = [](const ByteArray& array) {
+    return std::as_bytes(std::span<const uint8_t>(array.data(), array.size()));
+  };
+  codes.keys = span(given.keys);
+  codes.values = span(given.values);
+  return given;
+}
+
+void import_codes(PyPaged& held, const nb::dict& dict) {
+  const GivenCodes given = codes_of(dict);
+  check(locked(held, [&](PagedKVCache& cache) { return cache.import_codes(given.codes); }));
 }
 
 std::vector<int32_t> block_table(PyPaged& held, int64_t batch_row) {
@@ -219,9 +318,11 @@ void add_attention(nb::class_<PyPaged>& cls, const Process& process) {
               "impl_override: str | None = None, sinks: kvik._types.ArrayLike | None = None, *, "
               "softcap: float = 0.0, phase: str = 'unknown', out: kvik._types.ArrayLike | None = "
               "None) -> kvik._types.Array"),
-      "As paged_attention, but where that declines more than max_q_len queries it attends over "
-      "gathered rows, counted and warned of. Raises UnsupportedError where there is no such "
-      "fallback, or it is forbidden.");
+      "As paged_attention, but what that declines is served another way, counted and warned of: "
+      "more than max_q_len queries over gathered rows (of a low-bit cache by the request's route), "
+      "a "
+      "mask that adds other numbers in plain loops, slowly. Raises UnsupportedError where there is "
+      "no such fallback, or it is forbidden.");
 }
 
 void add_pages(nb::class_<PyPaged>& cls) {
@@ -243,8 +344,8 @@ void add_pages(nb::class_<PyPaged>& cls) {
       .def_prop_ro(
           "key_cache", [](PyPaged& held) { return nb::object(export_pages(held)[0]); },
           nb::sig("def key_cache(self) -> kvik._types.Array | None"),
-          "A copy of the pages of the keys, [B * num_blocks, block_size, H_kv, Dk], slots "
-          "without a row zero; None before the first write.")
+          "A copy of the pages of the keys, [B * num_blocks, block_size, H_kv, Dk], decoded where "
+          "they are stored in low bits, slots without a row zero; None before the first write.")
       .def_prop_ro(
           "value_cache", [](PyPaged& held) { return nb::object(export_pages(held)[1]); },
           nb::sig("def value_cache(self) -> kvik._types.Array | None"),
@@ -259,6 +360,18 @@ void add_pages(nb::class_<PyPaged>& cls) {
           "Replaces all rows by the first offset tokens of pages [num_pages, block_size, H_kv, D]. "
           "block_table: the pages of batch row 0, then of row 1, and so on, ceil(offset / "
           "block_size) each.\n\nRaises ValueError for what does not fit; then nothing was changed.")
+      .def("export_codes", &export_codes, "layout"_a = "rows",
+           nb::sig("def export_codes(self, layout: str = 'rows') -> dict[str, object] | None"),
+           "The rows as they are stored, without rounding; None before the first write: format "
+           "(\"q8:q8\"), layout, num_rows, head_dim_k, head_dim_v, dtype_k, dtype_v, and the uint8 "
+           "arrays keys and values. layout \"rows\": [B, H_kv, num_rows, row bytes], rows as "
+           "kvik.encode gives them; \"tiles\": [B, ceil(num_rows / 16), H_kv, tile bytes], as the "
+           "pages hold them.")
+      .def("import_codes", &import_codes, "codes"_a,
+           nb::sig("def import_codes(self, codes: dict[str, object]) -> None"),
+           "Replaces all rows by what export_codes gave, exactly.\n\nRaises ValueError for another "
+           "format than this cache's, for sizes that do not fit and for rows that stand for values "
+           "which are not finite; then nothing was changed.")
       .def("block_table", &block_table, "batch_row"_a = 0,
            "Page of each block of a batch row. Raises IndexError.");
 }
@@ -284,8 +397,10 @@ void add_paged(nb::module_& module, const Process& process) {
          nb::sig(
              "def __init__(self, *, block_size: int | None = None, num_blocks: int | None = None, "
              "keys: kvik._types.ArrayLike | None = None, values: kvik._types.ArrayLike | None = "
-             "None, offset: int | None = None, turboquant_config: dict[str, str] | None = None, "
-             "kv_quant_config: dict[str, object] | str | None = None, dynamic: bool | None = "
+             "None, offset: int | None = None, turboquant_config: dict[str, object] | None = None, "
+             "kv_quant_config: dict[str, object] | str | None = None, kv_format: str | None = "
+             "None, "
+             "dynamic: bool | None = "
              "None, context_window: int | None = None, max_tokens: int | None = None, "
              "attention_impl: str | None = None, sliding_window: int | None = None, max_q_len: "
              "int | None = None, partitioned: bool | None = None, partition_threshold: int | "
@@ -294,13 +409,19 @@ void add_paged(nb::module_& module, const Process& process) {
          "block_size (16 tokens), num_blocks (1024, of each batch row). dynamic: whether "
          "num_blocks grows, up to context_window or max_tokens (2**20) tokens. keys, values, "
          "offset: "
-         "rows to copy in, the first offset of them (None: all). attention_impl: the route, paged "
-         "or "
-         "gather. sliding_window: overrides that of every call. max_q_len, partitioned, "
+         "rows to copy in, the first offset of them (None: all).\n\n"
+         "Low-bit storage, of which the first given wins: turboquant_config, a dict with k_quant "
+         "(q8_0, uint8, q5_0, q4_0, int2) and v_quant (q2_0, q3_0, q4_0, q5_0, q8_0); "
+         "kv_quant_config, a mode (q8, q6, q4, off) or a dict with mode; kv_format, any two "
+         "formats such as \"tq8:tcq4\", alone. attention_impl: the route. \"paged\" (None, "
+         "\"packed\", \"auto\") reads the pages or the codes in them; \"gather\" (\"mirror\") "
+         "reads a "
+         "copy, which a low-bit cache keeps decoded, in the dtype of the config's \"dtype\" (None: "
+         "of the rows), and to which a call adds the new rows. "
+         "sliding_window: overrides that of every call. max_q_len, partitioned, "
          "partition_threshold (2048): when paged_attention declines. forbid_dense_fallback, "
          "forbid_active_arrays: make these errors. What is None is read from the environment, else "
-         "has its default.\n\nRaises ValueError naming the option, UnsupportedError for low-bit "
-         "storage that this version lacks.")
+         "has its default.\n\nRaises ValueError naming the option.")
       .def_static(
           "from_cache",
           [process](nb::handle entry, const nb::kwargs& options) {
@@ -313,8 +434,10 @@ void add_paged(nb::module_& module, const Process& process) {
       .def("update_without_fetch", &update_without_fetch, "keys"_a, "values"_a,
            "phase"_a = "unknown",
            "Appends keys [B, H_kv, T, Dk] and values [B, H_kv, T, Dv] to the pages.\n\nRaises "
-           "ValueError for shapes or dtypes that differ from the first write, OutOfPagesError when "
-           "the capacity is full and may not grow, MemoryError; then nothing was changed.")
+           "ValueError for shapes or dtypes that differ from the first write, for head dims that a "
+           "low-bit format does not store and for numbers that it refuses (infinity, NaN), "
+           "OutOfPagesError when the capacity is full and may not grow, MemoryError; then nothing "
+           "was changed.")
       .def("update_and_fetch", &update_and_fetch, "keys"_a, "values"_a, "phase"_a = "unknown",
            nb::sig("def update_and_fetch(self, keys: kvik._types.ArrayLike, values: "
                    "kvik._types.ArrayLike, phase: str = 'unknown') -> tuple[kvik._types.Array, "
@@ -336,7 +459,11 @@ void add_paged(nb::module_& module, const Process& process) {
           },
           "options"_a, nb::sig("def reconfigure(self, **options: object) -> None"),
           "Takes the options of the constructor that are given; with rows, all but the block size. "
-          "Raises as the constructor; then nothing was changed.")
+          "Rows "
+          "that another storage is asked for are decoded and encoded anew. kv_quant_config \"off\" "
+          "and "
+          "turboquant_config False end theirs. Raises as the constructor; then nothing was "
+          "changed.")
       .def(
           "paged_stats",
           [](PyPaged& held) {
@@ -350,7 +477,8 @@ void add_paged(nb::module_& module, const Process& process) {
           "the numbers that decided.");
   add_cache_members(
       cls,
-      "(keys, values): a copy of the valid rows; (None, None) while empty. Setting replaces all "
+      "(keys, values): a copy of the valid rows, decoded where they are stored in low bits; (None, "
+      "None) while empty. Setting replaces all "
       "rows; None or (None, None) empties the cache.",
       "(block_size, num_blocks, offset) as strings. Without rows a plan of the state to come; with "
       "rows only the offset is taken, downwards. Raises ValueError for what does not fit; then "

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from kvik import PagedKVCache, TailOwnedKVCache, VllmMetalPagedKVCache
-
-NO_LOW_BIT = None
 
 
 def zeros(num_rows: int) -> np.ndarray:
@@ -74,16 +73,17 @@ class ToyModel:
         return out.transpose(0, 2, 1, 3).reshape(batch, q_len, 64) + hidden
 
 
-def test_a_model_calls_the_paged_cache():
-    paged_cache = VllmMetalPagedKVCache(
-        block_size=16, num_blocks=1024, turboquant_config=NO_LOW_BIT, kv_quant_config=NO_LOW_BIT
-    )
+@pytest.mark.parametrize("turboquant_config", [None, {"k_quant": "q8_0", "v_quant": "q3_0"}])
+@pytest.mark.parametrize("kv_quant_config", [None, {"dtype": "bf16"}])
+def test_a_model_calls_the_paged_cache(turboquant_config, kv_quant_config):
+    configs = {"turboquant_config": turboquant_config, "kv_quant_config": kv_quant_config}
+    paged_cache = VllmMetalPagedKVCache(block_size=16, num_blocks=1024, **configs)
     assert isinstance(paged_cache, PagedKVCache)
     model = ToyModel()
     input_ids = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2]]
     mask = paged_cache.make_mask(len(input_ids[0]))
     outputs = model(input_ids, attention_mask=mask, cache=paged_cache)
-    one = VllmMetalPagedKVCache()
+    one = VllmMetalPagedKVCache(**configs)
     steps = [model([[t]], attention_mask=one.make_mask(1), cache=one) for t in input_ids[0]]
     np.testing.assert_allclose(outputs, np.concatenate(steps, axis=1), atol=1e-5)
     stats = paged_cache.paged_stats()

@@ -236,6 +236,24 @@ def test_what_paged_attention_declines_is_none_and_counted():
     }
 
 
+def test_attend_serves_a_mask_that_adds_numbers_counted_and_warned_of():
+    cache, (k, v) = filled()
+    q = queries(5)
+    bias = bell(3, (6, 5, 70))
+    bias[:, ~causal(5, 70)] = -INF
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kvik.FallbackWarning)
+        out = cache.attend(q, 0.25, mask=bias, phase="prefill")
+    scores = 0.25 * np.asarray(q, np.float64) @ np.repeat(k, 3, axis=1).transpose(0, 1, 3, 2)
+    weights = np.exp(scores + bias)
+    want = weights @ np.repeat(v, 3, axis=1) / weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(out, want, atol=1e-6)
+    assert cache.paged_stats()["prefill_dense_fallback_calls"] == 1
+    strict, _ = filled(forbid_dense_fallback=True)
+    with pytest.raises(kvik.UnsupportedError, match="forbidden"):
+        strict.attend(q, mask=bias)
+
+
 def test_attend_falls_back_counted_and_warned_of_or_not_at_all():
     cache, (k, v) = filled(max_q_len=4)
     q = queries(5)
@@ -273,32 +291,6 @@ def test_active_arrays_can_be_forbidden():
     cache, _ = filled(forbid_active_arrays=True, partition_threshold=60)
     with pytest.raises(kvik.UnsupportedError, match="materialize active K/V arrays"):
         cache.state  # noqa: B018
-
-
-def test_low_bit_storage_is_parsed_by_the_library_and_refused_until_it_is_there():
-    for options in (
-        {"turboquant_config": {"k_quant": "q8_0", "v_quant": "q3_0"}},
-        {"kv_quant_config": {"dtype": "bf16"}},
-        {"kv_quant_config": "q4"},
-    ):
-        try:
-            cache = kvik.PagedKVCache(**options)
-        except kvik.UnsupportedError:
-            continue
-        assert cache.turboquant or cache.kv_quant
-    assert not kvik.PagedKVCache(kv_quant_config="off").kv_quant
-    assert not kvik.PagedKVCache(kv_quant_config=None, turboquant_config=None).turboquant
-    for options, match in (
-        ({"turboquant_config": {"k_quant": "q3_0"}}, "q8_0"),
-        ({"turboquant_config": {"keys": "q8_0"}}, 'no key "keys"'),
-        ({"kv_quant_config": {"mode": "q5"}}, "q8"),
-        ({"kv_quant_config": {"dtype": "int3"}}, "no dtype"),
-        ({"kv_quant_config": {"bits": 8}}, 'no key "bits"'),
-    ):
-        with pytest.raises(ValueError, match=match):
-            kvik.PagedKVCache(**options)
-    with pytest.raises(TypeError, match="must be a dict"):
-        kvik.PagedKVCache(turboquant_config=8)
 
 
 def test_statistics_count_what_happened():

@@ -1,5 +1,8 @@
 #include "kvik/format/row_codec.h"
 
+#include <cmath>
+#include <cstring>
+
 #include "format/hadamard.h"
 #include "format/packed_traits.h"
 #include "format/row_families.h"
@@ -64,6 +67,25 @@ void decode_stored_row(KvCode code, std::span<const std::byte> packed,
 void decode_row(KvCode code, std::span<const std::byte> packed, std::span<float> row) noexcept {
   decode_stored_row(code, packed, row);
   if (is_rotated(code)) internal::unrotate(row.data(), static_cast<int>(row.size()));
+}
+
+bool is_finite_row(KvCode code, std::span<const std::byte> packed, int head_dim) noexcept {
+  check_sizes(code, static_cast<size_t>(head_dim), packed.size());
+  const PackedRowLayout layout = packed_row_layout(code, head_dim);
+  const std::span<const std::byte> numbers = packed.subspan(static_cast<size_t>(layout.code_bytes));
+  if (traits_of(code).family == PackedFamily::kv_quant) {
+    float scale = 0;
+    std::memcpy(&scale, numbers.data(), sizeof scale);
+    // The farthest code from zero is the lowest one.
+    return std::isfinite(scale * static_cast<float>(1 << (traits_of(code).bits - 1)));
+  }
+  // f16 numbers; no product or sum of a few of them leaves f32.
+  for (size_t i = 0; i < numbers.size(); i += 2) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, numbers.data() + i, sizeof bits);
+    if ((bits & 0x7c00u) == 0x7c00u) return false;
+  }
+  return true;
 }
 
 }  // namespace kvik

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -523,6 +524,42 @@ TEST(RowCodec, StoredRowsAreTheDecodedRowsRotated) {
 }
 
 using RowCodecDeathTest = testing::Test;
+
+TEST(RowCodec, RowsWhoseNumbersAreNotFiniteAreTold) {
+  for (const KvCode code : all_packed_codes()) {
+    const Row row(64, 1.5f);
+    const Bytes good = encoded(code, row);
+    EXPECT_TRUE(is_finite_row(code, good, 64)) << kv_code_name(code);
+    const PackedRowLayout layout = packed_row_layout(code, 64);
+    const bool is_f32 = code <= KvCode::q4;
+    const auto width = static_cast<size_t>(is_f32 ? 4 : 2);
+    for (auto at = static_cast<size_t>(layout.code_bytes); at < good.size(); at += width) {
+      for (const bool is_nan : {false, true}) {
+        Bytes bad = good;
+        if (is_f32) {
+          const float x = is_nan ? NAN : -INFINITY;
+          std::memcpy(bad.data() + at, &x, 4);
+        } else {
+          const uint16_t x = is_nan ? 0x7e00 : 0xfc00;
+          std::memcpy(bad.data() + at, &x, 2);
+        }
+        EXPECT_FALSE(is_finite_row(code, bad, 64)) << kv_code_name(code);
+      }
+    }
+    // Whatever the codes are: all bits set.
+    Bytes full = good;
+    std::fill_n(full.begin(), layout.code_bytes, std::byte{0xff});
+    EXPECT_TRUE(is_finite_row(code, full, 64)) << kv_code_name(code);
+    for (const float x : decoded(code, full, 64)) EXPECT_TRUE(std::isfinite(x));
+    if (!is_f32) continue;
+    // The largest scale whose farthest code stays finite, and the next one.
+    const float most = std::ldexp(FLT_MAX, 1 - packed_code_bits(code));
+    for (const float scale : {most, std::nextafter(most, INFINITY)}) {
+      std::memcpy(full.data() + layout.code_bytes, &scale, 4);
+      EXPECT_EQ(is_finite_row(code, full, 64), scale == most) << kv_code_name(code);
+    }
+  }
+}
 
 TEST(RowCodecDeathTest, WrongSizesAreBugs) {
   Row row(64);

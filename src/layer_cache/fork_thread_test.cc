@@ -61,6 +61,54 @@ TEST(Forks, OfAPagedCacheAreIndependent) {
   run_forks(PagedKVCache::create(options, make_cpu_backend({}).value()).value());
 }
 
+TEST(Forks, OfALowBitCacheShareAMirrorAndAreIndependent) {
+  constexpr KvArrayShape kWide{1, 2, 32, 32, DType::f16, DType::f16};
+  PagedKVCacheOptions options;
+  options.kv_quant = KvQuantConfig{KvCode::q4};
+  options.route = PagedRoute::mirror;
+  const std::shared_ptr<Backend> backend = make_cpu_backend({}).value();
+  const std::vector<float> q = test::bell(5, 2 * 32);
+  const auto attend = [&](PagedKVCache& cache) {
+    std::vector<float> out(2 * 32);
+    PagedAttentionCall call;
+    call.queries = ConstTensorView(q.data(), DType::f32, {1, 2, 1, 32});
+    call.out = TensorView(out.data(), DType::f32, {1, 2, 1, 32});
+    EXPECT_TRUE(cache.attend(call).ok());
+    return out;
+  };
+  // What a handle computes after each of its steps.
+  const auto steps = [&](PagedKVCache& cache, uint64_t seed) {
+    std::vector<std::vector<float>> results;
+    for (uint64_t i = 0; i < 40; ++i) {
+      const LayerRows more(kWide, 1 + int64_t(i % 3), seed + i, seed + 100 + i);
+      EXPECT_TRUE(
+          cache.update_without_fetch(more.keys(), more.values(), PagedPhase::ar_decode).ok());
+      results.push_back(attend(cache));
+      if (i % 5 == 0) cache.trim(2);
+    }
+    return results;
+  };
+  const LayerRows rows(kWide, 21, 1, 2);
+  const auto fresh = [&] {
+    PagedKVCache cache = PagedKVCache::create(options, backend, rows.keys(), rows.values()).value();
+    attend(cache);
+    return cache;
+  };
+  PagedKVCache source = fresh();
+  std::vector<PagedKVCache> forks;
+  for (int i = 0; i < 3; ++i) forks.push_back(source.fork());
+  std::vector<std::vector<std::vector<float>>> got(3);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] { got[i] = steps(forks[i], 1000 * (i + 1)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < 3; ++i) {
+    PagedKVCache alone = fresh();
+    EXPECT_EQ(got[i], steps(alone, 1000 * (i + 1)));
+  }
+}
+
 TEST(Forks, AttendWhileOthersWrite) {
   const std::shared_ptr<Backend> backend = make_cpu_backend({}).value();
   PagedKVCache a = PagedKVCache::create({}, backend).value();

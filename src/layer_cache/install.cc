@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "layer_cache/json.h"
+#include "layer_cache/paged_state.h"
 
 namespace kvik {
 namespace {
@@ -78,6 +79,10 @@ std::string to_json(const InstallReport& report) {
   if (report.num_blocks) json.add("num_blocks", report.num_blocks);
   if (report.turboquant) json.add("turboquant", report.turboquant);
   if (report.kv_quant) json.add("kv_quant", report.kv_quant);
+  if (report.turboquant_k_quant) json.add("turboquant_k_quant", report.turboquant_k_quant);
+  if (report.turboquant_v_quant) json.add("turboquant_v_quant", report.turboquant_v_quant);
+  if (report.kv_quant_mode) json.add("kv_quant_mode", report.kv_quant_mode);
+  if (report.format) json.add("format", report.format);
   if (report.attention_impl) json.add("attention_impl", report.attention_impl);
   if (report.external_ops_required) {
     json.add("external_ops_required", report.external_ops_required);
@@ -147,6 +152,30 @@ Result<InstallReport> install_block_owned_attention_kv_cache(std::vector<LayerCa
   return report;
 }
 
+namespace {
+
+void add_storage(const PagedKVCacheOptions& options, InstallReport& report) {
+  const bool kv_quant = options.kv_quant && options.kv_quant->mode && !options.turboquant;
+  report.turboquant = options.turboquant.has_value();
+  report.kv_quant = kv_quant;
+  if (options.turboquant) {
+    report.mode += "_turboquant";
+    report.turboquant_k_quant = internal::turboquant_name(options.turboquant->k_quant);
+    report.turboquant_v_quant = internal::turboquant_name(options.turboquant->v_quant);
+  }
+  if (kv_quant) {
+    report.kv_quant_mode = kv_code_name(*options.kv_quant->mode);
+    report.mode += "_kv_" + *report.kv_quant_mode;
+  }
+  if (options.format) report.format = internal::format_text(*options.format);
+  const bool low_bit = report.turboquant.value() || kv_quant || options.format;
+  report.attention_impl = options.route == PagedRoute::gather
+                              ? std::string(paged_route_name(options.route, low_bit))
+                              : "vllm_metal";
+}
+
+}  // namespace
+
 Result<InstallReport> install_vllm_metal_paged_attention_kv_cache(
     std::vector<LayerCache>& entries, const PagedKVCacheOptions& options,
     const std::shared_ptr<Backend>& backend) {
@@ -158,9 +187,7 @@ Result<InstallReport> install_vllm_metal_paged_attention_kv_cache(
   report.mode = "vllm_metal_paged";
   report.block_size = options.block_size;
   report.num_blocks = options.num_blocks;
-  report.turboquant = false;
-  report.kv_quant = false;
-  report.attention_impl = options.route == PagedRoute::gather ? "gather" : "vllm_metal";
+  add_storage(options, report);
   report.external_ops_required = false;
   const auto replace =
       Overloaded{[](std::monostate) { return skip(); },

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kvik/backend/cpu_backend.h"
-#include "support/layer_rows.h"
+#include "support/low_bit_rows.h"
 
 namespace kvik {
 namespace {
@@ -110,10 +110,76 @@ TEST(Install, PagedReplacesAndReconfigures) {
   EXPECT_GE(paged.capacity(), 1024);
   EXPECT_EQ(paged.block_size(), 4);
   EXPECT_TRUE(same_rows(*rows_of_state(paged.state()), test::first_rows(rows(), 7)));
-  options.turboquant = TurboQuantConfig{};
-  std::vector<LayerCache> none;
-  EXPECT_EQ(install_vllm_metal_paged_attention_kv_cache(none, options, backend()).status().code(),
-            StatusCode::unsupported);
+}
+
+TEST(Install, PagedReportsLowBitStorageAndEncodesWhatIsThere) {
+  const auto rows_like = [](int64_t head_dim) {
+    return test::LayerRows({1, 2, head_dim, head_dim, DType::f32, DType::f32}, 9, 1, 2);
+  };
+  const test::LayerRows plain = rows_like(64);
+  std::vector<LayerCache> entries;
+  entries.emplace_back(PagedKVCache::create({}, backend(), plain.keys(), plain.values()).value());
+  ForeignCache foreign;
+  foreign.rows = plain.arrays();
+  foreign.offset = 9;
+  entries.emplace_back(std::move(foreign));
+  PagedKVCacheOptions options;
+  options.kv_quant = KvQuantConfig{KvCode::q6};
+  Result<InstallReport> report =
+      install_vllm_metal_paged_attention_kv_cache(entries, options, backend());
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_EQ(report->mode, "vllm_metal_paged_kv_q6");
+  EXPECT_EQ(report->kv_quant_mode, "q6");
+  EXPECT_TRUE(*report->kv_quant && !*report->turboquant);
+  for (LayerCache& entry : entries) {
+    test::expect_holds(std::get<PagedKVCache>(entry), plain, {KvCode::q6, KvCode::q6});
+  }
+  options.turboquant = TurboQuantConfig{KvCode::tqk_int2, KvCode::tqv_q8_0};
+  options.route = PagedRoute::mirror;
+  report = install_vllm_metal_paged_attention_kv_cache(entries, options, backend());
+  ASSERT_TRUE(report.ok()) << report.status().to_string();
+  EXPECT_NE(to_json(*report).find(
+                "\"mode\": \"vllm_metal_paged_turboquant\", \"entries\": 2, \"skipped\": 0"),
+            std::string::npos);
+  EXPECT_NE(to_json(*report).find("\"turboquant\": true, \"kv_quant\": false, "
+                                  "\"turboquant_k_quant\": \"int2\", \"turboquant_v_quant\": "
+                                  "\"q8_0\", \"attention_impl\": \"mirror\""),
+            std::string::npos)
+      << to_json(*report);
+  // One layer whose head dim the format does not store: no layer changes.
+  const test::LayerRows odd = rows_like(48);
+  entries.emplace_back(PagedKVCache::create({}, backend(), odd.keys(), odd.values()).value());
+  options.turboquant->k_quant = KvCode::tqk_q8_0;
+  const Status refused =
+      install_vllm_metal_paged_attention_kv_cache(entries, options, backend()).status();
+  EXPECT_EQ(refused.code(), StatusCode::invalid_argument);
+  EXPECT_NE(refused.message().find("cache entry 2"), std::string::npos) << refused.message();
+  EXPECT_EQ(std::get<PagedKVCache>(entries[0]).paged_stats().turboquant_k_quant, "int2");
+}
+
+TEST(Install, FormatsMayDifferFromLayerToLayer) {
+  const test::LayerRows rows({1, 2, 64, 64, DType::f32, DType::f32}, 9, 1, 2);
+  std::vector<LayerCache> model;
+  const std::vector<test::LowBit> formats = test::every_low_bit();
+  for (const test::LowBit& low_bit : formats) {
+    std::vector<LayerCache> layer;
+    layer.emplace_back(PagedKVCache::create({}, backend()).value());
+    ASSERT_TRUE(
+        install_vllm_metal_paged_attention_kv_cache(layer, low_bit.options, backend()).ok());
+    model.push_back(std::move(layer[0]));
+  }
+  for (int64_t t = 0; t < 9; ++t) {
+    for (LayerCache& layer : model) {
+      ASSERT_TRUE(std::get<PagedKVCache>(layer)
+                      .update_without_fetch(rows_of(rows.keys(), t, t + 1),
+                                            rows_of(rows.values(), t, t + 1))
+                      .ok());
+    }
+  }
+  for (size_t i = 0; i < formats.size(); ++i) {
+    SCOPED_TRACE(formats[i].name());
+    test::expect_holds(std::get<PagedKVCache>(model[i]), rows, formats[i].format);
+  }
 }
 
 TEST(Install, ChangesNoEntryWhenOneFails) {

@@ -1,6 +1,7 @@
 #include "layer_cache/mask_runs.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "kvik/core/checked_math.h"
@@ -74,6 +75,19 @@ Status check_mask(const MaskView& mask, int64_t batch, int64_t num_heads, int64_
     return invalid_argument("the mask array is null");
   }
   return {};
+}
+
+float mask_bias(const MaskView& mask, int64_t batch_row, int64_t head, int64_t query, int64_t key) {
+  const std::byte* at = element_at(mask, batch_row, head, query, key);
+  switch (mask_element(mask.type, at)) {
+    case MaskElement::hidden:
+      return -std::numeric_limits<float>::infinity();
+    case MaskElement::visible:
+      return 0;
+    case MaskElement::other:
+      break;
+  }
+  return mask_number(mask.type, at);
 }
 
 bool is_per_head(const MaskView& mask) { return mask.rank == 4 && mask.shape[1] > 1; }

@@ -37,6 +37,10 @@ bool is_per_head(const MaskView& mask);
 // Whether every element hides its key or leaves it alone. Requires: a checked mask.
 bool only_hides(const MaskView& mask);
 
+// What the mask adds to a score: minus infinity where it hides the key, whatever number says so.
+// Requires: a checked mask, indices in range.
+float mask_bias(const MaskView& mask, int64_t batch_row, int64_t head, int64_t query, int64_t key);
+
 // The bands of all queries, in order. The query j of q_len sits at position kv_len - q_len + j; of
 // the keys that the array shows it sees those within `window` of that. Requires: a checked mask
 // that only hides.

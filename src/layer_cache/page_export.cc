@@ -131,4 +131,13 @@ Status PagedKVCache::import_pages(const ConstTensorView& key_cache,
   return state_->load(rows->arrays.keys, rows->arrays.values, offset);
 }
 
+Result<std::optional<KvCodes>> PagedKVCache::export_codes(KvCodeLayout layout) const {
+  if (!state_->rows) return std::optional<KvCodes>();
+  Result<KvCodes> codes = state_->rows->codes(layout);
+  if (!codes.ok()) return codes.status();
+  return std::optional<KvCodes>(std::move(codes).value());
+}
+
+Status PagedKVCache::import_codes(const KvCodes& codes) { return state_->load_codes(codes); }
+
 }  // namespace kvik

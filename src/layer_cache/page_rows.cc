@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
 #include "kvik/core/check.h"
 #include "kvik/core/checked_math.h"
-#include "kvik/format/plain_rows.h"
+#include "layer_cache/page_codes.h"
 
 namespace kvik::internal {
 
@@ -55,26 +56,6 @@ ConstTensorView as_tokens(const ConstTensorView& t, std::vector<std::byte>& scra
   return {scratch.data(), t.dtype, {batch * rows, t.dim(1), t.dim(3)}};
 }
 
-// Copies the rows of one sequence and head out of its tiles.
-void gather_head(const KvView& view, std::span<const int32_t> pages, int64_t num_rows, int head,
-                 std::byte* keys, std::byte* values) {
-  const int64_t k_bytes = view.head_dim_k * kv_code_bytes(view.format.k);
-  const int64_t v_bytes = view.head_dim_v * kv_code_bytes(view.format.v);
-  for (int64_t row = 0; row < num_rows; row += kTileTokens) {
-    const int64_t page = pages[static_cast<size_t>(row / view.block_size)];
-    const int64_t tile = row % view.block_size / kTileTokens;
-    const int count = static_cast<int>(std::min<int64_t>(kTileTokens, num_rows - row));
-    if (k_bytes > 0) {
-      unpack_k_tile(view.format.k, k_tile(view, page, tile, head), count, view.head_dim_k,
-                    keys + row * k_bytes, k_bytes);
-    }
-    if (v_bytes > 0) {
-      unpack_v_tile(view.format.v, v_tile(view, page, tile, head), count, view.head_dim_v,
-                    values + row * v_bytes, v_bytes);
-    }
-  }
-}
-
 }  // namespace
 
 PageRows::PageRows(std::shared_ptr<SharedPool> pool) : pool_(std::move(pool)) {}
@@ -88,8 +69,10 @@ const KvArrayShape& PageRows::shape() const { return pool_->shape; }
 int64_t PageRows::limit_tokens() const { return pool_->limit_tokens; }
 int64_t PageRows::page_tokens() const { return pool_->cache.block_size(); }
 
-Result<std::unique_ptr<PageRows>> PageRows::create(const KvArrayShape& shape, int64_t page_tokens,
-                                                   int64_t limit_tokens,
+KvFormat PageRows::format() const { return pool_->cache.spec().layers.front(); }
+
+Result<std::unique_ptr<PageRows>> PageRows::create(const KvArrayShape& shape, KvFormat format,
+                                                   int64_t page_tokens, int64_t limit_tokens,
                                                    const std::shared_ptr<Backend>& backend) {
   const auto pages =
       checked_product({shape.batch, ceil_div(limit_tokens, page_tokens), kForksInPlace});
@@ -102,7 +85,7 @@ Result<std::unique_ptr<PageRows>> PageRows::create(const KvArrayShape& shape, in
   options.spec.num_kv_heads = static_cast<int>(shape.num_kv_heads);
   options.spec.head_dim_k = static_cast<int>(shape.head_dim_k);
   options.spec.head_dim_v = static_cast<int>(shape.head_dim_v);
-  options.spec.layers = {{kv_code_of(shape.dtype_k), kv_code_of(shape.dtype_v)}};
+  options.spec.layers = {format};
   options.block_size = static_cast<int>(page_tokens);
   options.max_blocks = static_cast<int>(std::max<int64_t>(1, *pages));
   Result<PagedCache> cache = PagedCache::create(options, backend);
@@ -115,20 +98,32 @@ Result<std::unique_ptr<PageRows>> PageRows::create(const KvArrayShape& shape, in
   return rows;
 }
 
-Status PageRows::append(const ConstTensorView& keys, const ConstTensorView& values) {
-  if (keys.dim(2) > INT32_MAX) return invalid_argument("positions must stay below 2^31");
+Status PageRows::step(int64_t num_rows, const std::function<void(AppendPlan&)>& write) {
+  if (num_rows > INT32_MAX) return invalid_argument("positions must stay below 2^31");
   const std::lock_guard lock(pool_->mutex);
-  PagedCache& cache = pool_->cache;
   std::vector<AppendRequest> requests;
   for (Sequence& sequence : sequences_) {
-    requests.push_back({&sequence, static_cast<int>(keys.dim(2))});
+    requests.push_back({&sequence, static_cast<int>(num_rows)});
   }
-  Result<AppendPlan> plan = cache.reserve(requests);
+  Result<AppendPlan> plan = pool_->cache.reserve(requests);
   if (!plan.ok()) return plan.status();
-  std::vector<std::byte> k_scratch;
-  std::vector<std::byte> v_scratch;
-  cache.write(*plan, 0, as_tokens(keys, k_scratch), as_tokens(values, v_scratch));
-  return cache.commit(std::move(plan).value());
+  write(*plan);
+  return pool_->cache.commit(std::move(plan).value());
+}
+
+Status PageRows::append(const ConstTensorView& keys, const ConstTensorView& values) {
+  return step(keys.dim(2), [&](AppendPlan& plan) {
+    std::vector<std::byte> k_scratch;
+    std::vector<std::byte> v_scratch;
+    pool_->cache.write(plan, 0, as_tokens(keys, k_scratch), as_tokens(values, v_scratch));
+  });
+}
+
+Status PageRows::append_codes(const KvCodes& codes) {
+  const Result<TokenCodes> tokens = token_codes(codes);
+  if (!tokens.ok()) return tokens.status();
+  return step(codes.num_rows,
+              [&](AppendPlan& plan) { pool_->cache.write_codes(plan, 0, tokens->k, tokens->v); });
 }
 
 void PageRows::truncate(int64_t num_rows) {
@@ -162,19 +157,41 @@ Status PageRows::read(const std::function<Status(const KvView&)>& read) const {
 Result<KvArrays> PageRows::gather() const {
   Result<WritableKvArrays> made = make_arrays(shape(), num_rows());
   if (!made.ok()) return made.status();
+  if (Status status = decode(0, made->keys, made->values); !status.ok()) return status;
+  return std::move(made->arrays);
+}
+
+Status PageRows::decode(int64_t first, const TensorView& keys, const TensorView& values) const {
+  return read([&](const KvView& view) {
+    decode_rows(view, first, keys, values);
+    return Status();
+  });
+}
+
+Result<KvCodes> PageRows::codes(KvCodeLayout layout) const {
+  KvCodes codes{format(), shape(), num_rows(), layout, {}, {}, nullptr};
+  const Result<KvCodesBytes> bytes =
+      kv_codes_bytes(codes.format, codes.shape, codes.num_rows, layout);
+  if (!bytes.ok()) return bytes.status();
+  // No larger than the memory that holds the rows now.
+  const auto size = static_cast<size_t>(bytes->keys + bytes->values);
+  const std::shared_ptr<std::byte[]> memory(new (std::nothrow) std::byte[size]);
+  if (memory == nullptr) {
+    return Status(StatusCode::out_of_memory,
+                  "no memory for " + std::to_string(size) + " bytes of codes");
+  }
+  const std::span<std::byte> all(memory.get(), size);
+  const std::span<std::byte> keys = all.first(static_cast<size_t>(bytes->keys));
+  const std::span<std::byte> values = all.subspan(keys.size());
   const Status status = read([&](const KvView& view) {
-    for (size_t b = 0; b < sequences_.size(); ++b) {
-      const auto pages = view.page_ids.subspan(static_cast<size_t>(view.page_indptr[b]));
-      for (int head = 0; head < view.num_kv_heads; ++head) {
-        const auto row = static_cast<int64_t>(b);
-        gather_head(view, pages, num_rows(), head, made->keys.at(row, head),
-                    made->values.at(row, head));
-      }
-    }
+    read_codes(view, layout, codes.num_rows, keys, values);
     return Status();
   });
   if (!status.ok()) return status;
-  return std::move(made->arrays);
+  codes.keys = keys;
+  codes.values = values;
+  codes.owner = memory;
+  return codes;
 }
 
 std::vector<int32_t> PageRows::pages_of(int64_t batch_row) const {

@@ -11,6 +11,7 @@
 #include "kvik/backend/backend.h"
 #include "kvik/cache/paged_cache.h"
 #include "kvik/layer_cache/kv_arrays.h"
+#include "kvik/layer_cache/kv_codes.h"
 
 namespace kvik::internal {
 
@@ -21,27 +22,37 @@ class PageRows {
  public:
   // Room for `limit_tokens` tokens of each batch row, and for a few forks. Requires: limit_tokens
   // >= 0, page_tokens a positive multiple of 16. Errors: as PagedCache::create.
-  static Result<std::unique_ptr<PageRows>> create(const KvArrayShape& shape, int64_t page_tokens,
-                                                  int64_t limit_tokens,
+  static Result<std::unique_ptr<PageRows>> create(const KvArrayShape& shape, KvFormat format,
+                                                  int64_t page_tokens, int64_t limit_tokens,
                                                   const std::shared_ptr<Backend>& backend);
   ~PageRows();
   PageRows(const PageRows&) = delete;
   PageRows& operator=(const PageRows&) = delete;
 
   const KvArrayShape& shape() const;
+  KvFormat format() const;
   int64_t limit_tokens() const;
   int64_t page_tokens() const;
   int64_t num_rows() const { return sequences_.front().num_cached(); }
 
   // Appends [B, H_kv, S, D] arrays. Requires: their shape is shape(). Errors, nothing changed:
-  // out_of_pages when forks have used the pool up, out_of_memory.
+  // out_of_pages when forks have used the pool up, out_of_memory, invalid_argument for a row that
+  // the format refuses.
   Status append(const ConstTensorView& keys, const ConstTensorView& values);
+  // Appends rows of this format as they are. Requires: spans of kv_codes_bytes, shape() and
+  // format() those of the codes. Errors: as append.
+  Status append_codes(const KvCodes& codes);
   // Requires: 0 <= num_rows <= num_rows().
   void truncate(int64_t num_rows);
   std::unique_ptr<PageRows> fork() const;
 
-  // A copy of all rows, bit for bit. Errors: out_of_memory.
+  // A copy of all rows: bit for bit, or what they stand for where they are stored in another form.
+  // Errors: out_of_memory.
   Result<KvArrays> gather() const;
+  // The rows from `first` on, into arrays that decode_rows takes.
+  Status decode(int64_t first, const TensorView& keys, const TensorView& values) const;
+  // All rows as they are stored. Errors: out_of_memory.
+  Result<KvCodes> codes(KvCodeLayout layout) const;
   // Calls `read` with the rows of all sequences, under the lock.
   Status read(const std::function<Status(const KvView&)>& read) const;
 
@@ -51,6 +62,8 @@ class PageRows {
 
  private:
   explicit PageRows(std::shared_ptr<SharedPool> pool);
+  // One step of all sequences, num_rows tokens each; `write` fills it.
+  Status step(int64_t num_rows, const std::function<void(AppendPlan&)>& write);
 
   std::shared_ptr<SharedPool> pool_;
   mutable std::vector<Sequence> sequences_;  // one per batch row; a plan to read borrows them

@@ -5,6 +5,7 @@
 
 #include "kvik/attention/attention.h"
 #include "kvik/core/checked_math.h"
+#include "layer_cache/biased_attention.h"
 #include "layer_cache/mask_runs.h"
 #include "layer_cache/paged_state.h"
 
@@ -174,6 +175,45 @@ Status attend_arrays(const Work& work, const KvArrays& arrays) {
   return {};
 }
 
+// The same under a mask that adds numbers.
+Status attend_arrays_biased(const Work& work, const KvArrays& arrays) {
+  const auto length = static_cast<int32_t>(arrays.num_rows());
+  const std::array<int32_t, 2> row_indptr = {0, length};
+  const std::array<int32_t, 1> kv_len = {length};
+  const std::array<int32_t, 1> first_pos = {0};
+  const std::array<int32_t, 2> query_indptr = {0, static_cast<int32_t>(work.q_len)};
+  // All batch rows look alike: the first round only checks.
+  for (const bool checks : {true, false}) {
+    for (int64_t b = 0; b < work.batch; ++b) {
+      internal::BiasedCall biased;
+      biased.queries = queries_of(work.call.queries, b, 0, work.num_heads, 0, work.q_len);
+      biased.out = queries_of(work.call.out, b, 0, work.num_heads, 0, work.q_len);
+      biased.keys = queries_of(arrays.keys, b, 0, arrays.keys.dim(1), 0, arrays.num_rows());
+      biased.values = queries_of(arrays.values, b, 0, arrays.values.dim(1), 0, arrays.num_rows());
+      biased.mask = work.call.mask.array;
+      biased.batch_row = b;
+      biased.params = params_of(work);
+      biased.params.window = work.window;
+      if (!checks) {
+        internal::attend_biased(biased);
+        continue;
+      }
+      const Result<KvView> view =
+          rows_view(biased.keys, biased.values, row_indptr, kv_len, first_pos);
+      if (!view.ok()) return view.status();
+      const Segment segment{*view};
+      AttentionCall call;
+      call.q = biased.queries;
+      call.query_indptr = query_indptr;
+      call.segments = {&segment, 1};
+      call.params = params_of(work);
+      call.out = biased.out;
+      if (Status status = check(call); !status.ok()) return status;
+    }
+  }
+  return {};
+}
+
 Status check_shapes(const PagedState& state, const PagedAttentionCall& call) {
   const KvArrayShape& shape = state.rows->shape();
   const ConstTensorView& q = call.queries;
@@ -257,25 +297,63 @@ void count_partitioned(PagedState& state, PagedPhase phase) {
   counters.paged_attention_large_q_path = "partitioned_paged";
 }
 
-Status run(PagedState& state, const PagedAttentionCall& call, PagedRoute route) {
-  const auto start = std::chrono::steady_clock::now();
+void count_low_bit(PagedState& state, PagedRoute route) {
+  PagedStats& counters = state.counters;
+  if (state.options.turboquant) {
+    ++counters.turboquant_attention_calls;
+  } else if (state.options.kv_quant && state.options.kv_quant->mode) {
+    ++counters.kv_quant_attention_calls;
+    if (route == PagedRoute::packed) ++counters.kv_quant_kernel_calls;
+  }
+}
+
+Work work_of(const PagedState& state, const PagedAttentionCall& call) {
   const std::optional<int64_t> window = window_of(state, call);
   // A window that reaches past every position hides nothing.
   const std::optional<int> small =
       window && *window < INT32_MAX ? std::optional<int>(static_cast<int>(*window)) : std::nullopt;
-  const Work work{
-      *state.backend,      call,          small, call.queries.dim(0), call.queries.dim(1),
-      call.queries.dim(2), state.offset()};
+  return {*state.backend,      call,          small, call.queries.dim(0), call.queries.dim(1),
+          call.queries.dim(2), state.offset()};
+}
+
+Status run(PagedState& state, const PagedAttentionCall& call, PagedRoute route) {
+  const auto start = std::chrono::steady_clock::now();
+  const Work work = work_of(state, call);
   Status status;
   if (route == PagedRoute::gather) {
-    Result<KvArrays> arrays = state.gather();
+    Result<KvArrays> arrays = state.is_low_bit() ? state.mirrored() : state.gather();
     status = arrays.ok() ? attend_arrays(work, *arrays) : arrays.status();
   } else {
     status = state.rows->read([&](const KvView& view) { return attend_pages(work, view); });
   }
   state.counters.attention_time_s +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (status.ok()) count_low_bit(state, route);
   return status;
+}
+
+// The route that serves a call. Where routes round differently a request never leaves its own.
+PagedRoute serving_route(const PagedState& state, const PagedAttentionCall& call) {
+  const PagedRoute asked = call.impl_override.value_or(state.options.route);
+  return state.is_low_bit() ? state.route.value_or(asked) : asked;
+}
+
+// The request's first call has been served.
+void latch(PagedState& state, PagedRoute route) {
+  state.route = route;
+  state.route_offset = state.offset();
+  if (route == PagedRoute::packed) state.mirror.reset();
+}
+
+void tell_latched(PagedState& state, PagedRoute asked) {
+  const bool low_bit = state.is_low_bit();
+  const std::string latched(paged_route_name(*state.route, low_bit));
+  const std::string other(paged_route_name(asked, low_bit));
+  state.tell("route_latched",
+             low_bit ? "this request attends by route " + latched + "; a call asked for " + other +
+                           " and was served by " + latched + ", because the two round differently"
+                     : "this request attends by route " + latched + "; a call asked for " + other +
+                           " and was served by it (the bits are the same)");
 }
 
 void count_dense_fallback(PagedStats& counters, PagedPhase phase) {
@@ -315,21 +393,60 @@ Result<bool> PagedKVCache::paged_attention(const PagedAttentionCall& call) {
     count_bailout(state, call, reason);
     return false;
   }
-  const PagedRoute route = call.impl_override.value_or(state.options.route);
+  const PagedRoute route = serving_route(state, call);
   if (Status status = run(state, call, route); !status.ok()) return status;
+  const PagedRoute asked = call.impl_override.value_or(state.options.route);
   if (!state.route) {
-    state.route = route;
-    state.route_offset = state.offset();
-  } else if (*state.route != route) {
+    latch(state, route);
+  } else if (*state.route != asked) {
     count_bailout(state, call, "route_latched");
-    state.tell("this request attends by route " + std::string(paged_route_name(*state.route)) +
-               "; a call asked for " + std::string(paged_route_name(route)) +
-               " and was served by it (the bits are the same)");
+    tell_latched(state, asked);
   }
   ++state.counters.paged_attention_calls;
   if (is_partitioned(state)) count_partitioned(state, call.phase);
   return true;
 }
+
+namespace {
+
+// Each serves what paged attention declined and says how.
+
+Result<std::string> serve_long(PagedState& state, const PagedAttentionCall& call) {
+  const std::string what =
+      "q_len " + num(call.queries.dim(2)) + " exceeds max_q_len " + num(*state.options.max_q_len);
+  if (state.options.forbid_dense_fallback) {
+    return unsupported(what +
+                       " and dense fallback is forbidden; raise max_q_len or set partitioned");
+  }
+  if (!state.is_low_bit()) {
+    if (Status status = run(state, call, PagedRoute::gather); !status.ok()) return status;
+    return what + ": attention runs over gathered rows instead of pages";
+  }
+  // Queries do not depend on each other, so that more of them keep the request's arithmetic.
+  const PagedRoute route = serving_route(state, call);
+  if (Status status = run(state, call, route); !status.ok()) return status;
+  if (!state.route) latch(state, route);
+  return what + ": attention runs by the request's route, " +
+         std::string(paged_route_name(route, true)) + ", all the same";
+}
+
+Result<std::string> serve_biased(PagedState& state, const PagedAttentionCall& call) {
+  const std::string what =
+      "the mask adds numbers other than 0 and minus infinity, which no kernel does";
+  if (state.options.forbid_dense_fallback) {
+    return unsupported(what + ", and dense fallback is forbidden");
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const Result<KvArrays> arrays = state.gather();
+  if (!arrays.ok()) return arrays.status();
+  const Status status = attend_arrays_biased(work_of(state, call), *arrays);
+  state.counters.attention_time_s +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!status.ok()) return status;
+  return what + ": attention runs in plain loops over gathered rows";
+}
+
+}  // namespace
 
 Status PagedKVCache::attend(const PagedAttentionCall& call) {
   Result<bool> served = paged_attention(call);
@@ -337,19 +454,15 @@ Status PagedKVCache::attend(const PagedAttentionCall& call) {
   if (*served) return {};
   PagedState& state = *state_;
   const std::string reason = state.bailout->reason;
-  if (reason != "q_len_gt_max") {
+  if (reason != "q_len_gt_max" && reason != "unsupported_mask") {
     return unsupported("paged attention declined: " + reason + " (phase " +
                        std::string(paged_phase_name(call.phase)) + ")");
   }
-  const std::string what =
-      "q_len " + num(call.queries.dim(2)) + " exceeds max_q_len " + num(*state.options.max_q_len);
-  if (state.options.forbid_dense_fallback) {
-    return unsupported(what +
-                       " and dense fallback is forbidden; raise max_q_len or set partitioned");
-  }
-  if (Status status = run(state, call, PagedRoute::gather); !status.ok()) return status;
+  const Result<std::string> what =
+      reason == "q_len_gt_max" ? serve_long(state, call) : serve_biased(state, call);
+  if (!what.ok()) return what.status();
   count_dense_fallback(state.counters, call.phase);
-  state.tell(what + ": attention runs over gathered rows instead of pages");
+  state.tell(reason, *what);
   return {};
 }
 

@@ -350,12 +350,105 @@ TEST(PagedAttention, DeclinesByNameAndPhase) {
   view.stride = {20, 1};
   call.mask = {AttentionMask::Kind::array, view};
   EXPECT_FALSE(cache.paged_attention(call).value());
-  EXPECT_EQ(cache.attend(call).code(), StatusCode::unsupported);
   EXPECT_EQ(cache.paged_stats().paged_attention_bailouts_by_phase_reason,
             (PagedCounts{{"ar_decode:empty_cache", 2},
                          {"unknown:q_len_invalid", 1},
-                         {"ar_decode:unsupported_mask", 2}}));
+                         {"ar_decode:unsupported_mask", 1}}));
   EXPECT_EQ(queries.out[0], -12345.0f) << "nothing is written";
+}
+
+TEST(PagedAttention, AMaskThatAddsNumbersIsServedByTheFallback) {
+  const LayerRows rows(kShape, 40, 1, 2);
+  std::vector<std::string> told;
+  PagedKVCacheOptions options;
+  options.on_fallback = [&](const std::string& what) { told.push_back(what); };
+  PagedKVCache cache = filled(rows, options);
+  // Per head a slope, as positions are told by some models; causal; key 5 hidden; window 30.
+  std::vector<float> bias(size_t(kHeads * 6 * 40));
+  const auto bias_of = [](int64_t h, int64_t j, int64_t t) {
+    return t > 34 + j || t == 5 ? -INFINITY : float(t - 34 - j) / float(4 << h);
+  };
+  for (int64_t h = 0; h < kHeads; ++h) {
+    for (int64_t j = 0; j < 6; ++j) {
+      for (int64_t t = 0; t < 40; ++t) bias[size_t((h * 6 + j) * 40 + t)] = bias_of(h, j, t);
+    }
+  }
+  MaskView view{reinterpret_cast<const std::byte*>(bias.data()),
+                MaskType::f32,
+                4,
+                {1, kHeads, 6, 40},
+                {0, 6 * 40, 40, 1}};
+  const std::vector<float> sinks = {0.5f, -1, 2, 0};
+  for (const bool has_sinks : {false, true}) {
+    Queries queries(2, 6);
+    PagedAttentionCall call = queries.call();
+    call.mask = {AttentionMask::Kind::array, view};
+    call.sliding_window = 30;
+    call.phase = PagedPhase::decode_verify;
+    if (has_sinks) call.sinks = sinks;
+    EXPECT_FALSE(cache.paged_attention(call).value());
+    ASSERT_TRUE(cache.attend(call).ok());
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t h = 0; h < kHeads; ++h) {
+        for (int64_t j = 0; j < 6; ++j) {
+          // exp(s + bias) = exp(s) times a weight: the same sums, written another way.
+          const auto s = [&](int64_t t) {
+            double dot = 0;
+            for (int64_t d = 0; d < 16; ++d) {
+              dot += double(queries.values[size_t(((b * kHeads + h) * 6 + j) * 16 + d)]) *
+                     element(rows.keys().at(b, h / 2) + (t * 16 + d) * 4, DType::f32);
+            }
+            return std::exp(0.25 * dot) * std::exp(double(bias_of(h, j, t)));
+          };
+          std::vector<double> sums(12, 0);
+          double total = has_sinks ? std::exp(double(sinks[size_t(h)])) : 0;
+          for (int64_t t = std::max<int64_t>(0, 34 + j - 29); t < 40; ++t) {
+            const double weight = s(t);
+            total += weight;
+            for (int64_t d = 0; d < 12; ++d) {
+              sums[size_t(d)] +=
+                  weight * element(rows.values().at(b, h / 2) + (t * 12 + d) * 4, DType::f32);
+            }
+          }
+          for (int64_t d = 0; d < 12; ++d) {
+            ASSERT_NEAR(queries.out[size_t(((b * kHeads + h) * 6 + j) * 12 + d)],
+                        sums[size_t(d)] / total, 1e-6);
+          }
+        }
+      }
+    }
+  }
+  PagedStats stats = cache.paged_stats();
+  EXPECT_EQ(stats.paged_attention_bailouts_by_phase_reason,
+            (PagedCounts{{"decode_verify:unsupported_mask", 4}}));
+  EXPECT_EQ(stats.decode_dense_fallback_calls, 2);
+  EXPECT_EQ(stats.paged_attention_calls, 0);
+  EXPECT_FALSE(stats.route.has_value());
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_NE(told[0].find("the mask adds numbers"), std::string::npos);
+
+  // A query that sees nothing is zeros; what does not fit is refused and not written.
+  std::fill(bias.begin(), bias.end(), -INFINITY);
+  bias[0] = 0.5f;
+  Queries none(2, 6);
+  PagedAttentionCall call = none.call();
+  call.mask = {AttentionMask::Kind::array, view};
+  ASSERT_TRUE(cache.attend(call).ok());
+  EXPECT_NE(none.out[0], 0.0f);
+  EXPECT_TRUE(std::all_of(none.out.begin() + 12, none.out.begin() + kHeads * 6 * 12,
+                          [](float x) { return x == 0.0f; }));
+  Queries bad(2, 6);
+  call = bad.call();
+  call.mask = {AttentionMask::Kind::array, view};
+  call.queries.stride[3] = 2;
+  EXPECT_EQ(cache.attend(call).code(), StatusCode::invalid_argument);
+  call.queries.stride[3] = 1;
+  call.sinks = std::span(sinks).first(2);
+  EXPECT_EQ(cache.attend(call).code(), StatusCode::invalid_argument);
+  EXPECT_EQ(bad.out[0], -12345.0f);
+  options.forbid_dense_fallback = true;
+  PagedKVCache strict = filled(rows, options);
+  EXPECT_EQ(strict.attend(call).code(), StatusCode::unsupported);
 }
 
 TEST(PagedAttention, AQueryLimitDeclinesUnlessPartitioned) {

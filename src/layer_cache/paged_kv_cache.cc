@@ -15,8 +15,10 @@
 
 namespace kvik {
 
+using internal::format_text;
 using internal::PagedState;
 using internal::parse_meta_number;
+using internal::turboquant_name;
 
 namespace {
 
@@ -36,6 +38,45 @@ Status check_geometry(int64_t block_size, int64_t num_blocks) {
   return check_number("block_size * num_blocks", block_size * num_blocks, 1);
 }
 
+Status not_one_of(const char* name, KvCode code, const char* wanted) {
+  return invalid_argument(std::string(name) + " is " + std::string(kv_code_name(code)) +
+                          "; it must be one of " + wanted);
+}
+
+// Whether the codes are what the options say; head dims are checked by the first write.
+Status check_storage(const PagedKVCacheOptions& options) {
+  if (options.turboquant) {
+    const KvCode k = options.turboquant->k_quant;
+    const KvCode v = options.turboquant->v_quant;
+    if (k < KvCode::tqk_q8_0 || k > KvCode::tqk_int2) {
+      return not_one_of("turboquant.k_quant", k,
+                        "tqk_q8_0, tqk_uint8, tqk_q5_0, tqk_q4_0, tqk_int2");
+    }
+    if (v < KvCode::tqv_q2_0 || v > KvCode::tqv_q8_0) {
+      return not_one_of("turboquant.v_quant", v,
+                        "tqv_q2_0, tqv_q3_0, tqv_q4_0, tqv_q5_0, tqv_q8_0");
+    }
+  }
+  if (options.kv_quant && options.kv_quant->mode) {
+    const KvCode mode = *options.kv_quant->mode;
+    if (mode < KvCode::q8 || mode > KvCode::q4)
+      return not_one_of("kv_quant.mode", mode, "q8, q6, q4");
+  }
+  if (!options.format) return {};
+  if (options.turboquant || (options.kv_quant && options.kv_quant->mode)) {
+    return invalid_argument("format is set beside turboquant or kv_quant; leave it or them unset");
+  }
+  if (!stores_keys(options.format->k)) {
+    return invalid_argument("format: " + std::string(kv_code_name(options.format->k)) +
+                            " stores values only");
+  }
+  if (!stores_values(options.format->v)) {
+    return invalid_argument("format: " + std::string(kv_code_name(options.format->v)) +
+                            " stores keys only");
+  }
+  return {};
+}
+
 Status check_options(const PagedKVCacheOptions& options) {
   if (Status s = check_geometry(options.block_size, options.num_blocks); !s.ok()) return s;
   if (Status s = check_number("max_tokens", options.max_tokens, 1); !s.ok()) return s;
@@ -49,17 +90,7 @@ Status check_options(const PagedKVCacheOptions& options) {
   if (Status s = check_number("partition_threshold", options.partition_threshold, 0); !s.ok()) {
     return s;
   }
-  if (options.turboquant) {
-    return unsupported("TurboQuant storage (" +
-                       std::string(kv_code_name(options.turboquant->k_quant)) + " and " +
-                       std::string(kv_code_name(options.turboquant->v_quant)) +
-                       "): one-layer caches store no packed formats yet; leave turboquant unset");
-  }
-  if (options.kv_quant && options.kv_quant->mode) {
-    return unsupported("KV-Quant storage (" + std::string(kv_code_name(*options.kv_quant->mode)) +
-                       "): one-layer caches store no packed formats yet; leave the mode unset");
-  }
-  return {};
+  return check_storage(options);
 }
 
 }  // namespace
@@ -117,6 +148,16 @@ Result<PagedKVCache> PagedKVCache::from_cache(const BlockOwnedKVCache& entry,
 Result<PagedKVCache> PagedKVCache::from_cache(PagedKVCache& entry,
                                               const PagedKVCacheOptions& options,
                                               std::shared_ptr<Backend> backend) {
+  Result<PagedKVCache> cache = create(options, backend);
+  if (!cache.ok()) return cache;
+  if (!entry.empty() && cache->state_->is_low_bit() &&
+      cache->state_->format_for(entry.state_->rows->shape()) == entry.state_->rows->format()) {
+    // Encoding what was decoded could round once more.
+    Result<KvCodes> codes = entry.state_->rows->codes(KvCodeLayout::rows);
+    if (!codes.ok()) return codes.status();
+    if (Status status = cache->state_->load_codes(*codes); !status.ok()) return status;
+    return cache;
+  }
   Result<std::optional<KvArrays>> rows = entry.state();
   if (!rows.ok()) return rows.status();
   return copy_of(*rows, options, std::move(backend));
@@ -154,7 +195,8 @@ PagedKVCache PagedKVCache::fork() const {
   other->route = state_->route;
   other->route_offset = state_->route_offset;
   other->bailout = state_->bailout;
-  other->fallback_told = state_->fallback_told;
+  other->told = state_->told;
+  if (state_->mirror) other->mirror = state_->mirror->fork();
   other->copies = state_->copies;
   other->counters = state_->counters;
   return PagedKVCache(std::move(other));
@@ -189,10 +231,20 @@ int64_t PagedKVCache::offset() const { return state_->offset(); }
 bool PagedKVCache::empty() const { return !state_->has_rows(); }
 const PagedKVCacheOptions& PagedKVCache::options() const { return state_->options; }
 
-int64_t PagedKVCache::nbytes() const { return state_->rows ? state_->rows->stats().nbytes : 0; }
+int64_t PagedKVCache::nbytes() const {
+  const int64_t mirror = state_->mirror ? state_->mirror->nbytes() : 0;
+  return (state_->rows ? state_->rows->stats().nbytes : 0) + mirror;
+}
 
 int64_t PagedKVCache::resident_bytes() const {
-  return state_->rows ? state_->rows->stats().resident_bytes : 0;
+  const int64_t mirror = state_->mirror ? state_->mirror->resident_bytes() : 0;
+  return (state_->rows ? state_->rows->stats().resident_bytes : 0) + mirror;
+}
+
+bool PagedKVCache::is_low_bit() const { return state_->is_low_bit(); }
+
+KvFormat PagedKVCache::format_of(const KvArrayShape& shape) const {
+  return state_->format_for(shape);
 }
 
 std::optional<KvArrayShape> PagedKVCache::shape() const {
@@ -217,7 +269,7 @@ int64_t PagedKVCache::trim(int64_t n) {
   const int64_t removed = std::clamp<int64_t>(n, 0, offset());
   if (removed == 0) return 0;
   if (state_->rows) {
-    state_->rows->truncate(offset() - removed);
+    state_->truncate(offset() - removed);
   } else {
     state_->planned_offset -= removed;
   }
@@ -268,7 +320,7 @@ Status PagedKVCache::set_meta_state(std::span<const std::string> meta) {
       return invalid_argument("offset " + num(*rows) + " exceeds the " + num(offset()) +
                               " valid rows; restore the state first");
     }
-    state_->rows->truncate(*rows);
+    state_->truncate(*rows);
     return {};
   }
   state_->options.block_size = *block;
@@ -279,6 +331,22 @@ Status PagedKVCache::set_meta_state(std::span<const std::string> meta) {
 
 namespace {
 
+// Replaces one half of a low-bit cache's rows; the other half keeps its codes, because encoding
+// what was decoded could round once more.
+Status replace_half(PagedKVCache& cache, PagedState& state, bool is_keys, const KvArrays& pair) {
+  PagedKVCacheOptions options = state.options;
+  options.num_blocks = state.num_blocks;
+  Result<PagedKVCache> fresh = PagedKVCache::create(options, state.backend, pair.keys, pair.values);
+  if (!fresh.ok()) return fresh.status();
+  Result<std::optional<KvCodes>> codes = fresh->export_codes();
+  if (!codes.ok()) return codes.status();
+  const Result<KvCodes> old = state.rows->codes(KvCodeLayout::rows);
+  if (!old.ok()) return old.status();
+  KvCodes both = **codes;
+  (is_keys ? both.values : both.keys) = is_keys ? old->values : old->keys;
+  return cache.import_codes(both);
+}
+
 Status set_half(PagedKVCache& cache, PagedState& state, bool is_keys,
                 const std::optional<ConstTensorView>& half) {
   if (!half) return cache.set_state(std::nullopt);
@@ -286,7 +354,12 @@ Status set_half(PagedKVCache& cache, PagedState& state, bool is_keys,
   if (!rows.ok()) return rows.status();
   Result<std::optional<KvArrays>> pair = state.halves.offer(is_keys, *half, *rows);
   if (!pair.ok()) return pair.status();
-  return pair->has_value() ? cache.set_state(*pair) : Status();
+  if (!pair->has_value()) return {};
+  const bool keeps_other =
+      rows->has_value() && (is_keys ? (*pair)->values.data == (*rows)->values.data
+                                    : (*pair)->keys.data == (*rows)->keys.data);
+  if (state.is_low_bit() && keeps_other) return replace_half(cache, state, is_keys, **pair);
+  return cache.set_state(*pair);
 }
 
 }  // namespace
@@ -321,12 +394,17 @@ Status PagedKVCache::reconfigure(const PagedKVCacheOptions& options) {
     }
     blocks = ceil_div(std::min(tokens, plan.limit_tokens()), block_size());
   }
-  if (blocks * block_size() > state_->rows->limit_tokens()) {
+  const PagedKVCacheOptions before = std::exchange(state_->options, wanted);
+  if (state_->format_for(state_->rows->shape()) != state_->rows->format() ||
+      blocks * block_size() > state_->rows->limit_tokens()) {
     const int64_t limit = std::max(plan.limit_tokens(), blocks * block_size());
-    if (Status status = state_->move_to_own_pool(limit); !status.ok()) return status;
+    if (Status status = state_->move_to_format(limit); !status.ok()) {
+      state_->options = before;
+      return status;
+    }
   }
+  if (PagedState::mirror_dtype(before) != PagedState::mirror_dtype(wanted)) state_->mirror.reset();
   if (blocks > num_blocks()) ++state_->counters.grow_events;
-  state_->options = wanted;
   state_->num_blocks = blocks;
   return {};
 }
@@ -341,6 +419,24 @@ Result<CausalMask> PagedKVCache::make_mask(int64_t query_len, int64_t key_len,
   return make_mask_array(query_len, key_len, type);
 }
 
+namespace {
+
+// What the options ask for; the route of KV-Quant is that of the request.
+void add_storage(const PagedKVCacheOptions& options, PagedStats& stats) {
+  if (options.turboquant) {
+    stats.turboquant = true;
+    stats.turboquant_k_quant = turboquant_name(options.turboquant->k_quant);
+    stats.turboquant_v_quant = turboquant_name(options.turboquant->v_quant);
+  } else if (options.kv_quant && options.kv_quant->mode) {
+    stats.kv_quant = true;
+    stats.kv_quant_mode = kv_code_name(*options.kv_quant->mode);
+    stats.kv_quant_route = stats.route;
+    stats.kv_quant_route_offset = stats.route_offset;
+  }
+}
+
+}  // namespace
+
 PagedStats PagedKVCache::paged_stats() const {
   PagedStats stats = state_->counters;
   stats.mode = "vllm_metal_paged";
@@ -352,18 +448,21 @@ PagedStats PagedKVCache::paged_stats() const {
   stats.copies = state_->copies;
   stats.instruction_set = state_->backend->name();
   if (state_->route) {
-    stats.route = paged_route_name(*state_->route);
+    stats.route = paged_route_name(*state_->route, state_->is_low_bit());
     stats.route_offset = state_->route_offset;
   }
+  add_storage(state_->options, stats);
   if (!state_->rows) return stats;
+  stats.format = format_text(state_->rows->format());
   const CacheStats pool = state_->rows->stats();
   stats.batch = state_->rows->shape().batch;
   stats.allocated_blocks = stats.batch * ceil_div(offset(), block_size());
-  stats.bytes = pool.nbytes;
+  stats.bytes = nbytes();
+  stats.mirror_bytes = state_->mirror ? state_->mirror->nbytes() : 0;
   stats.shared_blocks = pool.shared_blocks;
   stats.copy_on_write_copies = pool.copy_on_write_copies;
   stats.committed_bytes = pool.committed_bytes;
-  stats.resident_bytes = pool.resident_bytes;
+  stats.resident_bytes = resident_bytes();
   return stats;
 }
 

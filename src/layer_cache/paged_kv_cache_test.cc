@@ -375,22 +375,6 @@ TEST(PagedKVCache, ExportsAndImportsPages) {
   EXPECT_EQ(other.offset(), 7);
 }
 
-TEST(PagedKVCache, RefusesLowBitStorageByName) {
-  PagedKVCacheOptions turbo;
-  turbo.turboquant = TurboQuantConfig{};
-  const Status a = PagedKVCache::create(turbo, backend()).status();
-  EXPECT_EQ(a.code(), StatusCode::unsupported);
-  EXPECT_NE(a.message().find("TurboQuant"), std::string::npos);
-  EXPECT_NE(a.message().find("tqk_q8_0 and tqv_q3_0"), std::string::npos);
-  PagedKVCacheOptions quant;
-  quant.kv_quant = KvQuantConfig{KvCode::q6};
-  const Status b = PagedKVCache::create(quant, backend()).status();
-  EXPECT_EQ(b.code(), StatusCode::unsupported);
-  EXPECT_NE(b.message().find("q6"), std::string::npos);
-  quant.kv_quant->mode = std::nullopt;
-  EXPECT_TRUE(PagedKVCache::create(quant, backend()).ok());
-}
-
 TEST(PagedKVCache, RefusesOptionsOutOfRange) {
   EXPECT_FALSE(PagedKVCache::create(sized(0, 4), backend()).ok());
   EXPECT_FALSE(PagedKVCache::create(sized(16, 0), backend()).ok());
@@ -409,7 +393,9 @@ TEST(PagedKVCache, TakesNewOptionsWhileItLives) {
   EXPECT_EQ(cache.capacity(), 16);
   PagedKVCacheOptions turbo = sized(16, 64, true);
   turbo.turboquant = TurboQuantConfig{};
-  EXPECT_EQ(cache.reconfigure(turbo).code(), StatusCode::unsupported);
+  const Status refused = cache.reconfigure(turbo);
+  EXPECT_EQ(refused.code(), StatusCode::invalid_argument);
+  EXPECT_NE(refused.message().find("tqk_q8_0"), std::string::npos) << "its head dims are 8 and 5";
   ASSERT_TRUE(cache.reconfigure(sized(16, 64, true)).ok());
   EXPECT_GE(cache.capacity(), 1024);
   EXPECT_EQ(cache.block_size(), 4);
@@ -445,6 +431,12 @@ TEST(PagedOptions, NamesAreReadAsUsersWriteThem) {
   EXPECT_EQ(parse_paged_route("exact-gather").value(), PagedRoute::gather);
   EXPECT_EQ(parse_paged_route("").value(), PagedRoute::paged);
   EXPECT_FALSE(parse_paged_route("warp").ok());
+  EXPECT_EQ(parse_paged_route("auto").value(), PagedRoute::packed);
+  EXPECT_EQ(parse_paged_route("Kernel").value(), PagedRoute::packed);
+  EXPECT_EQ(parse_paged_route("dequant").value(), PagedRoute::mirror);
+  EXPECT_EQ(paged_route_name(PagedRoute::mirror), "gather");
+  EXPECT_EQ(paged_route_name(PagedRoute::mirror, true), "mirror");
+  EXPECT_EQ(paged_route_name(PagedRoute::packed, true), "packed");
 }
 
 }  // namespace

@@ -23,12 +23,17 @@ constexpr std::array kPhases = {
 constexpr std::array kRoutes = {
     Named<PagedRoute>{"paged", PagedRoute::paged},
     Named<PagedRoute>{"", PagedRoute::paged},
+    Named<PagedRoute>{"auto", PagedRoute::paged},
+    Named<PagedRoute>{"packed", PagedRoute::packed},
+    Named<PagedRoute>{"kernel", PagedRoute::packed},
     Named<PagedRoute>{"vllm_metal", PagedRoute::paged},
     Named<PagedRoute>{"sdpa_2pass_paged", PagedRoute::paged},
     Named<PagedRoute>{"mlx_vector_paged", PagedRoute::paged},
     Named<PagedRoute>{"fp32_paged", PagedRoute::paged},
     Named<PagedRoute>{"paged_fp32", PagedRoute::paged},
     Named<PagedRoute>{"gather", PagedRoute::gather},
+    Named<PagedRoute>{"mirror", PagedRoute::mirror},
+    Named<PagedRoute>{"dequant", PagedRoute::mirror},
     Named<PagedRoute>{"fast_sdpa_gather", PagedRoute::gather},
     Named<PagedRoute>{"sdpa_gather", PagedRoute::gather},
     Named<PagedRoute>{"exact_gather", PagedRoute::gather},
@@ -57,7 +62,10 @@ PagedPhase parse_paged_phase(std::string_view name) {
   return phase.ok() ? *phase : PagedPhase::unknown;
 }
 
-std::string_view paged_route_name(PagedRoute route) { return name_of(kRoutes, route); }
+std::string_view paged_route_name(PagedRoute route, bool low_bit) {
+  if (low_bit) return route == PagedRoute::packed ? "packed" : "mirror";
+  return name_of(kRoutes, route);
+}
 
 Result<PagedRoute> parse_paged_route(std::string_view name) {
   return internal::parse_name<PagedRoute>("attention implementation", name, '_', kRoutes);

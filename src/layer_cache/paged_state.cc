@@ -13,7 +13,50 @@ namespace {
 
 std::string num(int64_t x) { return std::to_string(x); }
 
+// check_keys or check_values of the storage that the options ask for.
+Status explain(const char* side, const Status& status) {
+  if (status.ok()) return {};
+  return {status.code(), "these " + std::string(side) + " cannot be stored so: " +
+                             status.message() + "; or leave low-bit storage off"};
+}
+
 }  // namespace
+
+std::string format_text(KvFormat format) {
+  return std::string(kv_code_name(format.k)) + ":" + std::string(kv_code_name(format.v));
+}
+
+std::string turboquant_name(KvCode code) { return std::string(kv_code_name(code).substr(4)); }
+
+std::optional<KvFormat> PagedState::low_bit_format(const PagedKVCacheOptions& options) {
+  if (options.turboquant) return KvFormat{options.turboquant->k_quant, options.turboquant->v_quant};
+  if (options.kv_quant && options.kv_quant->mode) {
+    return KvFormat{*options.kv_quant->mode, *options.kv_quant->mode};
+  }
+  return options.format;
+}
+
+std::optional<DType> PagedState::mirror_dtype(const PagedKVCacheOptions& options) {
+  if (options.turboquant) return options.turboquant->mirror_dtype;
+  if (options.kv_quant && options.kv_quant->mode) return options.kv_quant->mirror_dtype;
+  return std::nullopt;
+}
+
+KvFormat PagedState::format_for(const KvArrayShape& shape) const {
+  return low_bit_format(options).value_or(
+      KvFormat{kv_code_of(shape.dtype_k), kv_code_of(shape.dtype_v)});
+}
+
+Result<std::unique_ptr<PageRows>> PagedState::make_rows(const KvArrayShape& shape,
+                                                        int64_t limit) const {
+  const KvFormat format = format_for(shape);
+  Status status = explain("keys", check_keys(format.k, static_cast<int>(shape.head_dim_k)));
+  if (status.ok()) {
+    status = explain("values", check_values(format.v, static_cast<int>(shape.head_dim_v)));
+  }
+  if (!status.ok()) return status;
+  return PageRows::create(shape, format, page_tokens(), limit, backend);
+}
 
 int64_t PagedState::page_tokens() const {
   return std::lcm(options.block_size, int64_t{kTileTokens});
@@ -22,7 +65,9 @@ int64_t PagedState::page_tokens() const {
 int64_t PagedState::limit_tokens() const {
   const int64_t capacity = num_blocks * options.block_size;
   if (!options.dynamic) return capacity;
-  return std::max(capacity, options.context_window.value_or(options.max_tokens));
+  // Whole blocks: the last one that growth may add is reserved too.
+  const int64_t most = options.context_window.value_or(options.max_tokens);
+  return std::max(capacity, ceil_div(most, options.block_size) * options.block_size);
 }
 
 Result<int64_t> PagedState::blocks_for(int64_t num_tokens) const {
@@ -52,16 +97,33 @@ Result<int64_t> PagedState::blocks_for(int64_t num_tokens) const {
 }
 
 Status PagedState::move_to_own_pool(int64_t limit) {
-  Result<KvArrays> all = rows->gather();
-  if (!all.ok()) return all.status();
   Result<std::unique_ptr<PageRows>> fresh =
-      PageRows::create(rows->shape(), page_tokens(), limit, backend);
+      PageRows::create(rows->shape(), rows->format(), page_tokens(), limit, backend);
   if (!fresh.ok()) return fresh.status();
-  if (all->num_rows() > 0) {
+  if (rows->num_rows() > 0) {
+    // As codes: encoding what was decoded could round once more.
+    Result<KvCodes> all = rows->codes(KvCodeLayout::rows);
+    if (!all.ok()) return all.status();
+    if (Status status = (*fresh)->append_codes(*all); !status.ok()) return status;
+    ++copies;
+  }
+  rows = std::move(fresh).value();
+  return {};
+}
+
+Status PagedState::move_to_format(int64_t limit) {
+  if (format_for(rows->shape()) == rows->format()) return move_to_own_pool(limit);
+  Result<std::unique_ptr<PageRows>> fresh = make_rows(rows->shape(), limit);
+  if (!fresh.ok()) return fresh.status();
+  if (rows->num_rows() > 0) {
+    Result<KvArrays> all = rows->gather();
+    if (!all.ok()) return all.status();
     if (Status status = (*fresh)->append(all->keys, all->values); !status.ok()) return status;
     ++copies;
   }
   rows = std::move(fresh).value();
+  mirror.reset();
+  route.reset();
   return {};
 }
 
@@ -83,8 +145,7 @@ Status PagedState::append(const ConstTensorView& keys, const ConstTensorView& va
   if (!blocks.ok()) return blocks.status();
   if (!rows) {
     const int64_t limit = std::max(limit_tokens(), *blocks * options.block_size);
-    Result<std::unique_ptr<PageRows>> made =
-        PageRows::create(*shape, page_tokens(), limit, backend);
+    Result<std::unique_ptr<PageRows>> made = make_rows(*shape, limit);
     if (!made.ok()) return made.status();
     if (Status status = (*made)->append(keys, values); !status.ok()) return status;
     rows = std::move(made).value();
@@ -115,19 +176,43 @@ Status PagedState::load(const ConstTensorView& keys, const ConstTensorView& valu
     return invalid_argument("offset " + num(num_rows) + " does not fit the " + num(keys.dim(2)) +
                             " rows");
   }
+  return replace(*shape, num_rows, [&](PageRows& fresh) {
+    return fresh.append(rows_of(keys, 0, num_rows), rows_of(values, 0, num_rows));
+  });
+}
+
+Status PagedState::load_codes(const KvCodes& codes) {
+  const KvFormat format = format_for(codes.shape);
+  if (codes.format != format) {
+    return invalid_argument("the codes are " + format_text(codes.format) +
+                            ", and the cache stores " + format_text(format) +
+                            "; decode them, or make a cache of their format");
+  }
+  const Result<KvCodesBytes> bytes =
+      kv_codes_bytes(codes.format, codes.shape, codes.num_rows, codes.layout);
+  if (!bytes.ok()) return bytes.status();
+  if (static_cast<int64_t>(codes.keys.size()) != bytes->keys ||
+      static_cast<int64_t>(codes.values.size()) != bytes->values) {
+    return invalid_argument("the codes have " + num(static_cast<int64_t>(codes.keys.size())) +
+                            " and " + num(static_cast<int64_t>(codes.values.size())) +
+                            " bytes; rows like these have " + num(bytes->keys) + " and " +
+                            num(bytes->values));
+  }
+  return replace(codes.shape, codes.num_rows,
+                 [&](PageRows& fresh) { return fresh.append_codes(codes); });
+}
+
+Status PagedState::replace(const KvArrayShape& shape, int64_t num_rows,
+                           const std::function<Status(PageRows&)>& fill) {
   Result<int64_t> blocks = blocks_for(num_rows);
   if (!blocks.ok()) return blocks.status();
   std::unique_ptr<PageRows> fresh;
   if (num_rows > 0) {
     const int64_t limit = std::max(limit_tokens(), *blocks * options.block_size);
-    Result<std::unique_ptr<PageRows>> made =
-        PageRows::create(*shape, page_tokens(), limit, backend);
+    Result<std::unique_ptr<PageRows>> made = make_rows(shape, limit);
     if (!made.ok()) return made.status();
     fresh = std::move(made).value();
-    if (Status status = fresh->append(rows_of(keys, 0, num_rows), rows_of(values, 0, num_rows));
-        !status.ok()) {
-      return status;
-    }
+    if (Status status = fill(*fresh); !status.ok()) return status;
     ++counters.updates;
   }
   clear();
@@ -137,11 +222,17 @@ Status PagedState::load(const ConstTensorView& keys, const ConstTensorView& valu
   return {};
 }
 
+void PagedState::truncate(int64_t num_rows) {
+  rows->truncate(num_rows);
+  if (mirror) mirror->truncate(num_rows);
+}
+
 void PagedState::clear() {
   rows.reset();
   planned_offset = 0;
   halves.clear();
   route.reset();
+  mirror.reset();
 }
 
 Result<KvArrays> PagedState::gather() {
@@ -153,9 +244,27 @@ Result<KvArrays> PagedState::gather() {
   return arrays;
 }
 
-void PagedState::tell(const std::string& what) {
-  if (fallback_told || !options.on_fallback) return;
-  fallback_told = true;
+Result<KvArrays> PagedState::mirrored() {
+  const auto start = std::chrono::steady_clock::now();
+  ++counters.kv_quant_dequant_calls;
+  if (!mirror) {
+    KvArrayShape shape = rows->shape();
+    shape.dtype_k = mirror_dtype(options).value_or(shape.dtype_k);
+    shape.dtype_v = mirror_dtype(options).value_or(shape.dtype_v);
+    mirror = std::make_unique<DequantMirror>(shape, rows->limit_tokens());
+    ++counters.kv_quant_dequant_memo_rebuilds;
+  }
+  const Result<int64_t> decoded = mirror->extend(*rows);
+  if (!decoded.ok()) return decoded.status();
+  if (*decoded == 0) ++counters.kv_quant_dequant_memo_hits;
+  counters.kv_quant_dequant_tokens += *decoded;
+  counters.kv_quant_dequant_time_s +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return mirror->rows();
+}
+
+void PagedState::tell(const std::string& reason, const std::string& what) {
+  if (!options.on_fallback || !told.insert(reason).second) return;
   options.on_fallback(what);
 }
 

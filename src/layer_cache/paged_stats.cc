@@ -68,6 +68,8 @@ std::string to_json(const PagedStats& stats) {
   json.add("copies", stats.copies);
   json.add("committed_bytes", stats.committed_bytes);
   json.add("resident_bytes", stats.resident_bytes);
+  json.add("format", stats.format);
+  json.add("mirror_bytes", stats.mirror_bytes);
   json.add("route", stats.route);
   json.add("route_offset", stats.route_offset);
   json.add("instruction_set", stats.instruction_set);

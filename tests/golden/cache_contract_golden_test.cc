@@ -181,11 +181,53 @@ TEST(CacheContract, RowsLieInTheSlotsOfTheirBlocks) {
   EXPECT_EQ(contract()["slots"].size(), 9U);
 }
 
+// Bytes of a token of one KV head, K and V together, as codes and in pages.
+void check_low_bit_bytes(const PagedKVCacheOptions& options, const json& c) {
+  const int64_t head_dim = c["D"];
+  const int64_t bytes = c.contains("bytes_k_plus_v") ? c["bytes_k_plus_v"].get<int64_t>()
+                                                     : 2 * c["bytes_per_row"].get<int64_t>();
+  PagedKVCache cache = PagedKVCache::create(options, make_cpu_backend({}).value()).value();
+  const LayerRows rows({1, 3, head_dim, head_dim, DType::f16, DType::f16}, 20, 1, 2);
+  ASSERT_TRUE(cache.update_without_fetch(rows.keys(), rows.values()).ok()) << c.dump();
+  const KvCodes codes = **cache.export_codes();
+  EXPECT_EQ(static_cast<int64_t>(codes.keys.size() + codes.values.size()), 3 * 20 * bytes)
+      << c.dump();
+  EXPECT_GE(cache.nbytes(), 3 * 32 * bytes) << c.dump();
+  // Where 16 rows fill the lines of a tile, pages hold nothing else.
+  if (head_dim % 32 != 0) return;
+  EXPECT_EQ(cache.nbytes() % (3 * 16 * bytes), 0) << c.dump();
+}
+
+TEST(CacheContract, LowBitRowsHaveTheBytesOfTheirFormats) {
+  const json& section = contract()["bytes_per_token_per_kv_head"];
+  for (const json& c : section["kv_quant"]) {
+    PagedKVCacheOptions options;
+    options.kv_quant = KvQuantConfig{parse_kv_quant_mode(c["mode"].get<std::string>()).value()};
+    check_low_bit_bytes(options, c);
+  }
+  for (const json& c : section["turboquant"]) {
+    PagedKVCacheOptions options;
+    options.turboquant = TurboQuantConfig{
+        parse_turboquant_key(c["k"].get<std::string>()).value(),
+        parse_turboquant_value("q" + std::to_string(c["v"].get<int>()) + "_0").value()};
+    check_low_bit_bytes(options, c);
+  }
+  for (const json& c : section["tq_row"]) {
+    PagedKVCacheOptions options;
+    options.format = parse_kv_format(c["mode"].get<std::string>()).value();
+    check_low_bit_bytes(options, c);
+  }
+  const size_t cases =
+      section["kv_quant"].size() + section["turboquant"].size() + section["tq_row"].size();
+  report("bytes_per_token_per_kv_head", cases, cases);
+  EXPECT_EQ(cases, 130U);
+  EXPECT_EQ(section.size(), 3U) << "a new family needs a test";
+}
+
 TEST(CacheContract, NamesTheSectionsThatAreLeftOut) {
   std::printf(
       "left out: block_translation (%zu cases; kernels take pages of any multiple of 16 "
-      "tokens, nothing is split), bytes_per_token_per_kv_head (low-bit storage is not in "
-      "this build)\n",
+      "tokens, nothing is split)\n",
       contract()["block_translation"].size());
   EXPECT_EQ(contract().size(), 13U) << "a new section needs a test or a reason";
 }

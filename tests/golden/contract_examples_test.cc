@@ -1,6 +1,8 @@
 // The examples of the articles about the two caches, in C++.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 
 #include "kvik/backend/cpu_backend.h"
@@ -68,7 +70,7 @@ TEST(ContractExamples, MakeMaskOfTenQueriesAndKeys) {
 class ToyModel {
  public:
   static constexpr int kHeads = 2;
-  static constexpr int kDim = 16;
+  static constexpr int kDim = 32;
 
   // Outputs of the tokens, [q_len, kHeads * kDim].
   std::vector<float> operator()(const std::vector<int>& input_ids, const MaskView& attention_mask,
@@ -177,14 +179,31 @@ TEST(ContractExamples, PagedStatsHaveEveryKey) {
   EXPECT_EQ(stats["instruction_set"].get<std::string>().substr(0, 4), "cpu-");
 }
 
-TEST(ContractExamples, APagedCacheWithBothQuantizedConfigsSaysWhatIsMissing) {
+TEST(ContractExamples, APagedCacheWithBothQuantizedConfigsRunsTheModel) {
   PagedKVCacheOptions options;
   options.turboquant = TurboQuantConfig{parse_turboquant_key("q8_0").value(),
                                         parse_turboquant_value("q3_0").value()};
   options.kv_quant = KvQuantConfig{KvCode::q8, DType::bf16};
-  const Status status = PagedKVCache::create(options, make_cpu_backend({}).value()).status();
-  EXPECT_EQ(status.code(), StatusCode::unsupported);
-  EXPECT_NE(status.message().find("TurboQuant"), std::string::npos) << "it wins over KV-Quant";
+  PagedKVCache cache = PagedKVCache::create(options, make_cpu_backend({}).value()).value();
+  const CausalMask mask = cache.make_mask(4, 4, MaskType::boolean).value();
+  const std::vector<float> outputs = ToyModel()({5, 3, 8, 1}, mask_view(mask), cache);
+  // The first token sees itself alone: its value as 3 bits hold it.
+  const std::vector<float> exact = bell(10, ToyModel::kDim);
+  double error = 0;
+  double power = 0;
+  for (size_t d = 0; d < exact.size(); ++d) {
+    error += std::pow(outputs[d] - exact[d], 2);
+    power += std::pow(exact[d], 2);
+  }
+  EXPECT_GT(error, 0);
+  EXPECT_LT(error, 0.1 * power);
+  const json stats = json::parse(to_json(cache.paged_stats()));
+  EXPECT_EQ(stats["allocated_blocks"], 1);
+  EXPECT_EQ(stats["paged_attention_calls"], 1);
+  EXPECT_EQ(stats["turboquant_attention_calls"], 1);
+  EXPECT_EQ(stats["turboquant_k_quant"], "q8_0");
+  EXPECT_EQ(stats["turboquant_v_quant"], "q3_0");
+  EXPECT_EQ(stats["kv_quant"], false) << "TurboQuant wins";
 }
 
 }  // namespace

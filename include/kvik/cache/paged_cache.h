@@ -39,6 +39,10 @@ struct PagedCacheOptions {
   bool contiguous = false;
 };
 
+// Bytes of one row as it is moved from cache to cache: packed_row_bytes, or the elements of a plain
+// code. Requires: check(code, head_dim).ok().
+KVIK_API int64_t stored_row_bytes(KvCode code, int head_dim);
+
 // Counters and sizes of one cache, at one moment.
 struct CacheStats {
   std::string backend;           // instruction set whose kernels run
@@ -88,6 +92,12 @@ class KVIK_API PagedCache {
   // first row that the format refuses are remembered, and commit returns them. A layer may be
   // written again.
   void write(AppendPlan& plan, int layer, const ConstTensorView& k, const ConstTensorView& v);
+
+  // As write(), but of rows that are encoded already, exactly: for each token, for each head, the
+  // bytes of one row (stored_row_bytes). Remembered as write()'s errors are: a wrong layer or size,
+  // and the first packed row that stands for a value which is not finite.
+  void write_codes(AppendPlan& plan, int layer, std::span<const std::byte> k,
+                   std::span<const std::byte> v);
 
   // The layer's rows, new ones included, for an attention call. Valid while the plan lives.
   // Requires: layer in range.

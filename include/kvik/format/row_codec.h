@@ -30,4 +30,9 @@ KVIK_API void decode_row(KvCode code, std::span<const std::byte> packed,
 KVIK_API void decode_stored_row(KvCode code, std::span<const std::byte> packed,
                                 std::span<float> row) noexcept;
 
+// Whether every value that the row stands for is finite, whatever its codes: what bytes from
+// elsewhere must pass before attention may read them. Looks at the scales and zero points alone.
+// Requires: packed.size() is packed_row_bytes(code, head_dim).
+KVIK_API bool is_finite_row(KvCode code, std::span<const std::byte> packed, int head_dim) noexcept;
+
 }  // namespace kvik

@@ -34,14 +34,20 @@ using LayerCache =
 // What an installer did. Members that do not apply to it are unset.
 struct InstallReport {
   bool enabled = false;  // whether any entry is now of the wanted kind
-  std::string mode;      // the detach mode; for paged "vllm_metal_paged"
-  int64_t entries = 0;   // of the wanted kind, those of that kind before included
+  // The detach mode; for paged "vllm_metal_paged", with "_turboquant" or "_kv_q8" (q6, q4) behind
+  // it where rows are stored so.
+  std::string mode;
+  int64_t entries = 0;  // of the wanted kind, those of that kind before included
   int64_t skipped = 0;
   std::optional<int64_t> step;
   std::optional<int64_t> block_size;
   std::optional<int64_t> num_blocks;
   std::optional<bool> turboquant;
   std::optional<bool> kv_quant;
+  std::optional<std::string> turboquant_k_quant;  // TurboQuant's names, such as "q8_0"
+  std::optional<std::string> turboquant_v_quant;
+  std::optional<std::string> kv_quant_mode;
+  std::optional<std::string> format;  // "tq8:tcq4", where that option was given
   std::optional<std::string> attention_impl;
   std::optional<bool> external_ops_required;  // never: the kernels are Kvik's own
 };

@@ -13,6 +13,7 @@
 #include "kvik/core/status.h"
 #include "kvik/layer_cache/causal_mask.h"
 #include "kvik/layer_cache/kv_arrays.h"
+#include "kvik/layer_cache/kv_codes.h"
 #include "kvik/layer_cache/paged_options.h"
 #include "kvik/layer_cache/paged_stats.h"
 
@@ -25,8 +26,8 @@ class BlockOwnedKVCache;
 class TailOwnedKVCache;
 
 // causal: query j of q_len sees the keys up to position offset - q_len + j. full: all keys.
-// array: as `array` says, [.., q_len, offset]; additive elements must be 0 or minus infinity (or
-// the type's lowest value).
+// array: as `array` says, [.., q_len, offset]; additive elements that are neither 0 nor minus
+// infinity (or the type's lowest value) are served by attend() only.
 struct AttentionMask {
   enum class Kind : uint8_t { causal, full, array };
   Kind kind = Kind::causal;
@@ -63,12 +64,18 @@ struct KvPages {
 // a way of counting over pages of 16-token tiles: a page holds lcm(block_size, 16) tokens (sizes
 // that divide 16 or are multiples of it waste nothing).
 //
+// Low-bit storage (turboquant, kv_quant or format of the options): each row is encoded when it is
+// written and only its codes are kept. Attention reads the codes, or by the mirror route a decoded
+// copy, which counts in nbytes(), follows every trim, is decoded once per row and is dropped when a
+// request latches the other route. state(), keys, values and pages are decoded, to the nearest
+// number of the dtype of the rows.
+//
 // Forks share pages; a fork that writes into a partly filled page that the other sees gets a copy
 // of that page. Move-only. Threads: one at a time; different caches are independent; forks of one
 // cache may be used on different threads and wait for each other.
 class KVIK_API PagedKVCache {
  public:
-  // Errors: invalid_argument naming the option; unsupported for low-bit storage.
+  // Errors: invalid_argument naming the option.
   static Result<PagedKVCache> create(const PagedKVCacheOptions& options,
                                      std::shared_ptr<Backend> backend);
   // The same, with the first `offset` rows (none: all) copied in. Errors: also as update.
@@ -76,7 +83,8 @@ class KVIK_API PagedKVCache {
                                      std::shared_ptr<Backend> backend, const ConstTensorView& keys,
                                      const ConstTensorView& values,
                                      std::optional<int64_t> offset = std::nullopt);
-  // Takes a copy of the entry's rows. Errors: as create.
+  // Takes a copy of the entry's rows; of a paged entry that stores them in the same low-bit format,
+  // exactly. Errors: as create.
   static Result<PagedKVCache> from_cache(const TailOwnedKVCache& entry,
                                          const PagedKVCacheOptions& options,
                                          std::shared_ptr<Backend> backend);
@@ -92,7 +100,8 @@ class KVIK_API PagedKVCache {
   PagedKVCache fork() const;
 
   // Appends the rows to the pages. No rows: changes nothing. Errors, nothing changed:
-  // invalid_argument for shapes or dtypes that differ from the first write; out_of_pages, naming
+  // invalid_argument for shapes or dtypes that differ from the first write, for head dims that the
+  // low-bit format does not store, and for rows that it refuses (not finite); out_of_pages, naming
   // need and limit, when the capacity is full and may not grow; out_of_memory.
   Status update_without_fetch(const ConstTensorView& keys, const ConstTensorView& values,
                               PagedPhase phase = PagedPhase::unknown);
@@ -103,12 +112,16 @@ class KVIK_API PagedKVCache {
   // Attention over the pages. True: `out` is written. False: declined, counted by phase and reason
   // (last_bailout()), nothing written: empty_cache, q_len_invalid, q_len_gt_max, unsupported_mask.
   // The request's first call latches its route, until a prompt is written or the rows are replaced;
-  // a later call that asks for another route is served, counted as "route_latched" and reported to
-  // on_fallback: the bits are the same. Errors: invalid_argument for shapes that do not fit.
+  // a later call that asks for another route is counted as "route_latched" and reported to
+  // on_fallback. It is served by the route it asks for, whose bits are the same; in a low-bit
+  // cache, where they are not, by the latched one. Errors: invalid_argument for shapes that do not
+  // fit.
   Result<bool> paged_attention(const PagedAttentionCall& call);
-  // Paged attention, or where it declines for q_len_gt_max the dense fallback over gathered rows,
-  // counted by phase and reported to on_fallback once. Errors: unsupported naming the reason where
-  // there is no fallback or it is forbidden.
+  // Paged attention, or where it declines the dense fallback, counted by phase and reported to
+  // on_fallback once for each reason: for q_len_gt_max over gathered rows, in a low-bit cache by
+  // the request's route, with the same bits; for unsupported_mask in plain loops over gathered
+  // rows, in double precision and slow. Errors: unsupported naming the reason where there is no
+  // fallback or it is forbidden.
   Status attend(const PagedAttentionCall& call);
   const std::optional<PagedBailout>& last_bailout() const;
 
@@ -119,12 +132,15 @@ class KVIK_API PagedKVCache {
   int64_t size() const { return offset(); }
   // Whether no page holds a row.
   bool empty() const;
-  // Rows' share of the backed pages (of the whole pool where forks share it); memory the system
-  // holds.
+  // Rows' share of the backed pages (of the whole pool where forks share it) and of the mirror;
+  // memory the system holds.
   int64_t nbytes() const;
   int64_t resident_bytes() const;
   std::optional<KvArrayShape> shape() const;  // none before the first write
   const PagedKVCacheOptions& options() const;
+  // Whether the options ask for low-bit storage; how rows of this shape are stored.
+  bool is_low_bit() const;
+  KvFormat format_of(const KvArrayShape& shape) const;
   // Page of each block of a batch row, the identity unless pages are shared or there are several
   // rows. Requires: 0 <= batch_row < B.
   std::vector<int32_t> block_table(int64_t batch_row) const;
@@ -133,7 +149,8 @@ class KVIK_API PagedKVCache {
   // Drops min(n, offset) newest rows and returns that number; 0 for a negative n.
   int64_t trim(int64_t n);
 
-  // A copy of the valid rows; nothing while empty. Errors: unsupported where active arrays are
+  // A copy of the valid rows, decoded where they are stored in a low-bit format; nothing while
+  // empty. Errors: unsupported where active arrays are
   // forbidden; out_of_memory.
   Result<std::optional<KvArrays>> state();
   // Replaces all rows by a copy of these; none: empties the cache. Errors, nothing changed: as
@@ -161,9 +178,18 @@ class KVIK_API PagedKVCache {
   Status import_pages(const ConstTensorView& key_cache, const ConstTensorView& value_cache,
                       std::span<const int32_t> block_table, int64_t offset);
 
-  // Takes new options: without rows all of them, with rows all but the block size. Room for more
-  // blocks is taken from growth, which must be allowed. Errors, nothing changed: as create;
-  // out_of_pages for more room than the live pages may take.
+  // All rows as they are stored, without rounding; nothing before the first write. Errors:
+  // out_of_memory.
+  Result<std::optional<KvCodes>> export_codes(KvCodeLayout layout = KvCodeLayout::rows) const;
+  // Replaces all rows by these, exactly. Errors, nothing changed: invalid_argument for a format
+  // that is not this cache's, for sizes that do not fit, and for packed rows that stand for values
+  // which are not finite; as set_state.
+  Status import_codes(const KvCodes& codes);
+
+  // Takes new options: without rows all of them, with rows all but the block size. Rows that
+  // another storage format is asked for are decoded and encoded anew, counted in `copies`. Room for
+  // more blocks is taken from growth, which must be allowed. Errors, nothing changed: as create and
+  // update; out_of_pages for more room than the live pages may take.
   Status reconfigure(const PagedKVCacheOptions& options);
 
   // make_causal_mask at this offset; make_mask_array.

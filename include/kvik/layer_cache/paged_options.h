@@ -24,28 +24,34 @@ KVIK_API std::string_view paged_phase_name(PagedPhase phase);
 // Any other text is unknown.
 KVIK_API PagedPhase parse_paged_phase(std::string_view name);
 
-// How attention reads the rows. Both give the same bits.
+// How attention reads the rows.
 //   paged   the kernel reads the pages
 //   gather  the rows are first copied into contiguous arrays
-enum class PagedRoute : uint8_t { paged, gather };
+// Where rows are stored as they came, both give the same bits. In a low-bit cache they are called
+// packed and mirror and round differently: packed reads the codes where they lie; mirror reads a
+// decoded copy that the cache keeps beside them, to which a call adds the rows that are new.
+enum class PagedRoute : uint8_t { paged, gather, packed = paged, mirror = gather };
 
-KVIK_API std::string_view paged_route_name(PagedRoute route);
-// Reads the names of attention implementations: fast_sdpa_gather, sdpa_gather and exact_gather are
-// gather; "", vllm_metal, paged, sdpa_2pass_paged, mlx_vector_paged, fp32_paged and paged_fp32 are
-// paged. Errors: invalid_argument that lists the names.
+// "paged", "gather"; of a low-bit cache "packed", "mirror".
+KVIK_API std::string_view paged_route_name(PagedRoute route, bool low_bit = false);
+// Reads the names of attention implementations: mirror, dequant, gather, fast_sdpa_gather,
+// sdpa_gather and exact_gather are gather; "", auto, vllm_metal, paged, packed, kernel,
+// sdpa_2pass_paged, mlx_vector_paged, fp32_paged and paged_fp32 are paged, which serves every
+// format, length, mask and window and so is the automatic choice. Errors: invalid_argument that
+// lists the names.
 KVIK_API Result<PagedRoute> parse_paged_route(std::string_view name);
 
 // Low-bit storage (the parsers of names are parse_kv_quant_mode and its sisters in
-// format/packed_code.h). A cache made with either is refused as unsupported until one-layer caches
-// store the packed formats.
+// format/packed_code.h).
 struct KvQuantConfig {
-  std::optional<KvCode> mode = KvCode::q8;           // q8, q6 or q4; none: off
+  std::optional<KvCode> mode = KvCode::q8;           // q8, q6 or q4, of K and V; none: off
   std::optional<DType> mirror_dtype = std::nullopt;  // none: that of the rows
 };
 
 struct TurboQuantConfig {
-  KvCode k_quant = KvCode::tqk_q8_0;  // one of tqk_*
-  KvCode v_quant = KvCode::tqv_q3_0;  // one of tqv_*
+  KvCode k_quant = KvCode::tqk_q8_0;                 // one of tqk_*
+  KvCode v_quant = KvCode::tqv_q3_0;                 // one of tqv_*
+  std::optional<DType> mirror_dtype = std::nullopt;  // none: that of the rows
 };
 
 struct PagedKVCacheOptions {
@@ -57,6 +63,9 @@ struct PagedKVCacheOptions {
   int64_t max_tokens = int64_t{1} << 20;  // of a batch row; the limit of growth without a window
   std::optional<TurboQuantConfig> turboquant = std::nullopt;  // wins if both are set
   std::optional<KvQuantConfig> kv_quant = std::nullopt;
+  // Any two codes, K and V apart, where neither of the above is set; none of all: rows are stored
+  // as they come.
+  std::optional<KvFormat> format = std::nullopt;
 
   PagedRoute route = PagedRoute::paged;
   std::optional<int64_t> sliding_window = std::nullopt;  // overrides that of every call
@@ -70,8 +79,8 @@ struct PagedKVCacheOptions {
   bool forbid_dense_fallback = false;
   // Makes state() an error from partition_threshold tokens on ("materialize active K/V arrays").
   bool forbid_active_arrays = false;
-  // Called when a call is first served in another way than asked for; the text says why. On the
-  // thread of the call; must not use the cache.
+  // Called when a call is first served in another way than asked for, once per cache and reason;
+  // the text says why. On the thread of the call; must not use the cache.
   std::function<void(const std::string&)> on_fallback = nullptr;
 };
 
