@@ -22,7 +22,9 @@ using testing::HasSubstr;
 
 const KvSpec kSpec{2, 8, 8, {{KvCode::f32, KvCode::f32}, {KvCode::f16, KvCode::bf16}}};
 
-std::shared_ptr<Backend> backend() { return make_cpu_backend({}).value(); }
+std::shared_ptr<Backend> backend() {
+  return make_cpu_backend({.kernel_set = KernelSet::exact}).value();
+}
 
 // Verbs over one cache, so that a test reads as a story. Token ids are whatever the test says.
 class CacheStory : public testing::Test {

@@ -136,10 +136,10 @@ TEST_P(Calibrate, MeasuresWhatTheDefinitionSays) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Calibrate,
                          ::testing::Values(TinyShape{}, TinyShape{.num_layers = 2,
-                                                                .num_heads = 6,
-                                                                .num_kv_heads = 3,
-                                                                .head_dim = 10,
-                                                                .rope_dim = 6}));
+                                                                  .num_heads = 6,
+                                                                  .num_kv_heads = 3,
+                                                                  .head_dim = 10,
+                                                                  .rope_dim = 6}));
 
 TEST(Calibration, RefusesWhatItCannotMeasure) {
   TinyModel tiny;
@@ -160,7 +160,8 @@ class CalibrationFile : public ::testing::Test {
     model_ = tiny_.load().value();
     const std::unique_ptr<ModelRunner> runner = ModelRunner::create(model_).value();
     made_ = calibrate_keys(*runner, tiny_texts(), {.frame = 256}).value();
-    path_ = (std::filesystem::path(::testing::TempDir()) / "kvik_calibration_test.kvcal").string();
+    const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    path_ = (std::filesystem::path(::testing::TempDir()) / ("kvik_" + test + ".kvcal")).string();
     ASSERT_TRUE(save_calibration(made_, *model_, path_).ok());
     std::ifstream file(path_, std::ios::binary);
     bytes_.assign(std::istreambuf_iterator<char>(file), {});

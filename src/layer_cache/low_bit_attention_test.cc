@@ -23,8 +23,10 @@ constexpr KvArrayShape kShape{2, 2, 64, 32, DType::f32, DType::f32};
 constexpr int64_t kHeads = 4;
 
 std::shared_ptr<Backend> backend(int num_threads = 2) {
-  static const std::shared_ptr<Backend> kOne = make_cpu_backend({1}).value();
-  static const std::shared_ptr<Backend> kTwo = make_cpu_backend({2}).value();
+  static const std::shared_ptr<Backend> kOne =
+      make_cpu_backend({.num_threads = 1, .kernel_set = KernelSet::exact}).value();
+  static const std::shared_ptr<Backend> kTwo =
+      make_cpu_backend({.num_threads = 2, .kernel_set = KernelSet::exact}).value();
   return num_threads == 1 ? kOne : kTwo;
 }
 
