@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "eval_report.h"
+#include "kv.h"
 #include "kvik/core/thread_team.h"
 #include "kvik/eval/candidate.h"
 #include "kvik/eval/compare.h"
@@ -30,6 +31,7 @@ struct EvalOptions {
   bool is_long = false;
   bool all_positions = false;
   std::vector<std::string> formats;
+  KvOptions kv;  // its calibration alone
   CLI::Option* context_option = nullptr;
   CLI::Option* chunks_option = nullptr;
   CLI::Option* formats_option = nullptr;
@@ -40,11 +42,13 @@ std::string replace_format(std::string& name) {
   const Result<CandidateFormat> format = parse_candidate_format(name);
   if (!format.ok()) return format.status().message();
   const std::string own = format->name();
-  const size_t colon = own.find(':');
-  const std::string k = own.substr(0, colon);
-  const std::string v = colon == std::string::npos ? own : own.substr(colon + 1);
-  if (name != own && name != k + ":" + v) {
-    note(cli::format("--kv %s: keys stored as %s, values as %s", name.c_str(), k.c_str(),
+  const std::string own_sides = own.substr(0, own.find('+'));
+  const std::string sides = name.substr(0, name.find('+'));
+  const size_t colon = own_sides.find(':');
+  const std::string k = own_sides.substr(0, colon);
+  const std::string v = colon == std::string::npos ? k : own_sides.substr(colon + 1);
+  if (sides != own_sides && sides != k + ":" + v) {
+    note(cli::format("--kv %s: keys stored as %s, values as %s", sides.c_str(), k.c_str(),
                      v.c_str()));
   }
   name = own;
@@ -52,14 +56,22 @@ std::string replace_format(std::string& name) {
 }
 
 // Those of the command line, which must all fit; or those of the default list that do.
-Result<std::vector<Candidate>> make_candidates(const EvalOptions& options, const Model& model) {
+Result<std::vector<Candidate>> make_candidates(EvalOptions& options, ModelRunner& runner) {
+  const Model& model = runner.model();
   const bool is_default = options.formats_option->count() == 0;
   std::vector<Candidate> candidates;
   std::string left_out;
   for (const std::string& name : is_default ? kDefaultFormats : options.formats) {
     const Result<CandidateFormat> parsed = parse_candidate_format(name);
     if (!parsed.ok()) return parsed.status();
-    Result<Candidate> candidate = make_candidate(model, *parsed);
+    std::shared_ptr<const KeyCalibration> calibration;
+    if (parsed->is_calibrated && check(*parsed, model.info()).ok()) {
+      options.kv.type_k = kv_code_name(parsed->format.k);
+      Result<std::shared_ptr<const KeyCalibration>> own = key_calibration(options.kv, runner);
+      if (!own.ok()) return own.status();
+      calibration = std::move(own).value();
+    }
+    Result<Candidate> candidate = make_candidate(model, *parsed, calibration);
     if (candidate.ok()) {
       candidates.push_back(std::move(candidate).value());
     } else if (is_default) {
@@ -149,8 +161,6 @@ int evaluate(EvalOptions options) {
   model_options.num_threads = options.threads;
   Result<std::shared_ptr<const Model>> model = Model::load(options.model, model_options);
   if (!model.ok()) return fail(model.status());
-  Result<std::vector<Candidate>> candidates = make_candidates(options, **model);
-  if (!candidates.ok()) return fail(candidates.status());
   const Result<std::vector<TokenId>> ids = prompt_ids(options.prompt, **model);
   if (!ids.ok()) return fail(ids.status());
   if (const int trained = (*model)->info().context_length; options.context > trained) {
@@ -163,6 +173,8 @@ int evaluate(EvalOptions options) {
   Result<std::unique_ptr<ModelRunner>> runner = ModelRunner::create(*model, runner_options);
   if (!runner.ok()) return fail(runner.status());
   Interrupt::install();
+  Result<std::vector<Candidate>> candidates = make_candidates(options, **runner);
+  if (!candidates.ok()) return fail(candidates.status());
 
   EvalProgress progress;
   CompareParams params = params_of(options);
@@ -204,12 +216,15 @@ Command add_eval(CLI::App& program) {
       command
           ->add_option(
               "--kv", options->formats,
-              "Formats to compare, like f16,tcq4:tcq3: as for run, and ggml-q8_0, ggml-q5_1, "
-              "ggml-q4_0, each also with -rot")
+              "Formats to compare, like f16,tcq4:tcq3+first4: as for run, and ggml-q8_0, "
+              "ggml-q5_1, "
+              "ggml-q4_0, each also with -rot; +first4 and +recent64 keep tokens exact, +skip0/-1 "
+              "layers in f16, +nocalib leaves keys uncalibrated")
           ->delimiter(',')
           ->allow_extra_args(false)
           ->transform(CLI::Validator(replace_format, "K:V"))
           ->capture_default_str();
+  add_calibration_options(*command, options->kv);
   command->add_flag("--all-positions", options->all_positions,
                     "Score every position of a chunk, not the second half");
   command->add_flag("--long", options->is_long,

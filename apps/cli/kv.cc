@@ -126,6 +126,10 @@ void add_kv_options(CLI::App& command, KvOptions& options) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("LAYERS");
+  add_calibration_options(command, options);
+}
+
+void add_calibration_options(CLI::App& command, KvOptions& options) {
   options.calibration_option =
       command
           .add_option("--kv-calib", options.calibration,

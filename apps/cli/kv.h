@@ -34,6 +34,8 @@ struct KvOptions {
 // -ctk, -ctv, --kv, --kv-quality, --mem, --kv-first, --kv-recent, --kv-skip-layers, --kv-calib,
 // --kv-frame.
 void add_kv_options(CLI::App& command, KvOptions& options);
+// The last two of them alone.
+void add_calibration_options(CLI::App& command, KvOptions& options);
 // A usage error, or ok.
 Status check(const KvOptions& options);
 

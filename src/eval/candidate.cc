@@ -1,5 +1,8 @@
 #include "kvik/eval/candidate.h"
 
+#include <charconv>
+#include <utility>
+
 #include "kvik/format/kv_names.h"
 
 namespace kvik {
@@ -21,10 +24,79 @@ Status with_ggml_names(const Status& status) {
 std::string CandidateFormat::name() const {
   const std::string k = side_name(format.k, rounded_k);
   const std::string v = side_name(format.v, rounded_v);
-  return k == v ? k : k + ":" + v;
+  std::string name = k == v ? k : k + ":" + v;
+  if (exact_first > 0) name += "+first" + std::to_string(exact_first);
+  if (exact_recent > 0) name += "+recent" + std::to_string(exact_recent);
+  for (size_t i = 0; i < wide_layers.size(); ++i) {
+    name += (i == 0 ? "+skip" : "/") + std::to_string(wide_layers[i]);
+  }
+  if (!is_calibrated) name += "+nocalib";
+  return name;
 }
 
+namespace {
+
+// All of `text` as a number within +-2^20.
+std::optional<int> parse_number(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size();
+  if (!is_whole || value < -(1 << 20) || value > 1 << 20) return std::nullopt;
+  return value;
+}
+
+// One "+..." without its sign; false if it is none.
+bool parse_suffix(std::string_view suffix, CandidateFormat& format) {
+  if (suffix == "nocalib") {
+    format.is_calibrated = false;
+    return true;
+  }
+  for (const auto& [word, value] :
+       {std::pair<std::string_view, int*>("first", &format.exact_first),
+        std::pair<std::string_view, int*>("recent", &format.exact_recent)}) {
+    if (!suffix.starts_with(word)) continue;
+    const std::optional<int> count = parse_number(suffix.substr(word.size()));
+    if (!count || *count < 0) return false;
+    *value = *count;
+    return true;
+  }
+  if (!suffix.starts_with("skip")) return false;
+  suffix.remove_prefix(4);
+  for (;;) {
+    const size_t slash = suffix.find('/');
+    const std::optional<int> layer = parse_number(suffix.substr(0, slash));
+    if (!layer) return false;
+    format.wide_layers.push_back(*layer);
+    if (slash == std::string_view::npos) return true;
+    suffix.remove_prefix(slash + 1);
+  }
+}
+
+Result<CandidateFormat> parse_sides(std::string_view name);
+
+}  // namespace
+
 Result<CandidateFormat> parse_candidate_format(std::string_view name) {
+  const size_t plus = name.find('+');
+  Result<CandidateFormat> parsed = parse_sides(name.substr(0, plus));
+  if (!parsed.ok() || plus == std::string_view::npos) return parsed;
+  std::string_view rest = name.substr(plus + 1);
+  for (;;) {
+    const size_t next = rest.find('+');
+    const std::string_view suffix = rest.substr(0, next);
+    if (!parse_suffix(suffix, *parsed)) {
+      return invalid_argument("+" + std::string(suffix) +
+                              " is nothing that follows a format; there are +first4, +recent64, "
+                              "+skip0/-1 and +nocalib");
+    }
+    if (next == std::string_view::npos) return parsed;
+    rest.remove_prefix(next + 1);
+  }
+}
+
+namespace {
+
+Result<CandidateFormat> parse_sides(std::string_view name) {
   const size_t colon = name.find(':');
   const std::string_view k_name = name.substr(0, colon);
   const std::string_view v_name = colon == std::string_view::npos ? name : name.substr(colon + 1);
@@ -51,6 +123,8 @@ Result<CandidateFormat> parse_candidate_format(std::string_view name) {
   return parsed;
 }
 
+}  // namespace
+
 Status check(const CandidateFormat& format, const ModelInfo& model) {
   Status status = format.rounded_k ? check_ggml(*format.rounded_k, model.head_dim_k)
                                    : check_keys(format.format.k, model.head_dim_k);
@@ -59,12 +133,25 @@ Status check(const CandidateFormat& format, const ModelInfo& model) {
                           : check_values(format.format.v, model.head_dim_v);
 }
 
-Result<Candidate> make_candidate(const Model& model, const CandidateFormat& format) {
+Result<Candidate> make_candidate(const Model& model, const CandidateFormat& format,
+                                 const std::shared_ptr<const KeyCalibration>& calibration) {
   const ModelInfo& info = model.info();
   if (Status status = check(format, info); !status.ok()) return status;
   Candidate candidate;
   candidate.name = format.name();
   candidate.cache.format = format.format;
+  candidate.cache.protection.exact_first = format.exact_first;
+  candidate.cache.protection.exact_recent = format.exact_recent;
+  for (const int layer : format.wide_layers) {
+    if (layer < -info.num_layers || layer >= info.num_layers) {
+      return invalid_argument(candidate.name + ": the model has layers 0 to " +
+                              std::to_string(info.num_layers - 1));
+    }
+    candidate.cache.protection.wide_layers.push_back(layer < 0 ? layer + info.num_layers : layer);
+  }
+  if (format.is_calibrated && is_rotated(format.format.k)) {
+    candidate.cache.key_calibration = calibration;
+  }
   candidate.hook = ggml_hook(format.rounded_k, format.rounded_v);
   if (candidate.hook) {
     const KvSpec spec = model.kv_spec(format.format);
