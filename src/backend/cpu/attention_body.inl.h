@@ -220,8 +220,6 @@ inline void add_step(const float* weights, const std::byte* const* tiles,
 // ---- one function per format and side; the row count is chosen here
 // -------------------------------------
 
-constexpr int kRowsAtOnce = 4;
-
 // What a step hands to the passes. Token ranges count from the step's first position.
 struct StepTiles {
   const std::byte* k[kTilesPerStep];
@@ -233,30 +231,42 @@ struct StepTiles {
 template <class Line, bool kAhead>
 inline void dot_rows(int num_rows, const float* query, int64_t stride, const StepTiles& s,
                      int begin, int end, int num_words, float* scores) {
-  switch (num_rows) {
-    case 1:
-      return dot_step<Line, 1, kAhead>(query, stride, s.k, s.next_k, begin, end, num_words, scores);
-    case 2:
-      return dot_step<Line, 2, kAhead>(query, stride, s.k, s.next_k, begin, end, num_words, scores);
-    case 3:
-      return dot_step<Line, 3, kAhead>(query, stride, s.k, s.next_k, begin, end, num_words, scores);
-    default:
-      return dot_step<Line, 4, kAhead>(query, stride, s.k, s.next_k, begin, end, num_words, scores);
+  if constexpr (kRowsAtOnce == 1) {
+    return dot_step<Line, 1, kAhead>(query, stride, s.k, s.next_k, begin, end, num_words, scores);
+  } else {
+    switch (num_rows) {
+      case 1:
+        return dot_step<Line, 1, kAhead>(query, stride, s.k, s.next_k, begin, end, num_words,
+                                         scores);
+      case 2:
+        return dot_step<Line, 2, kAhead>(query, stride, s.k, s.next_k, begin, end, num_words,
+                                         scores);
+      case 3:
+        return dot_step<Line, 3, kAhead>(query, stride, s.k, s.next_k, begin, end, num_words,
+                                         scores);
+      default:
+        return dot_step<Line, 4, kAhead>(query, stride, s.k, s.next_k, begin, end, num_words,
+                                         scores);
+    }
   }
 }
 
 template <class Line, bool kAhead>
 inline void add_rows(int num_rows, const float* weights, const StepTiles& s, int lo, int hi,
                      int num_groups, float* acc, int64_t stride) {
-  switch (num_rows) {
-    case 1:
-      return add_step<Line, 1, kAhead>(weights, s.v, s.next_v, lo, hi, num_groups, acc, stride);
-    case 2:
-      return add_step<Line, 2, kAhead>(weights, s.v, s.next_v, lo, hi, num_groups, acc, stride);
-    case 3:
-      return add_step<Line, 3, kAhead>(weights, s.v, s.next_v, lo, hi, num_groups, acc, stride);
-    default:
-      return add_step<Line, 4, kAhead>(weights, s.v, s.next_v, lo, hi, num_groups, acc, stride);
+  if constexpr (kRowsAtOnce == 1) {
+    return add_step<Line, 1, kAhead>(weights, s.v, s.next_v, lo, hi, num_groups, acc, stride);
+  } else {
+    switch (num_rows) {
+      case 1:
+        return add_step<Line, 1, kAhead>(weights, s.v, s.next_v, lo, hi, num_groups, acc, stride);
+      case 2:
+        return add_step<Line, 2, kAhead>(weights, s.v, s.next_v, lo, hi, num_groups, acc, stride);
+      case 3:
+        return add_step<Line, 3, kAhead>(weights, s.v, s.next_v, lo, hi, num_groups, acc, stride);
+      default:
+        return add_step<Line, 4, kAhead>(weights, s.v, s.next_v, lo, hi, num_groups, acc, stride);
+    }
   }
 }
 

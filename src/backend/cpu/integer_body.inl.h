@@ -209,15 +209,19 @@ inline void dot_integer_step(const float* query, int64_t query_stride,
 
 inline void dot_integers(int num_rows, const float* query, int64_t stride, const StepTiles& s,
                          int begin, int end, int num_words, float* scores) {
-  switch (num_rows) {
-    case 1:
-      return dot_integer_step<1>(query, stride, s.k, begin, end, num_words, scores);
-    case 2:
-      return dot_integer_step<2>(query, stride, s.k, begin, end, num_words, scores);
-    case 3:
-      return dot_integer_step<3>(query, stride, s.k, begin, end, num_words, scores);
-    default:
-      return dot_integer_step<4>(query, stride, s.k, begin, end, num_words, scores);
+  if constexpr (kRowsAtOnce == 1) {
+    return dot_integer_step<1>(query, stride, s.k, begin, end, num_words, scores);
+  } else {
+    switch (num_rows) {
+      case 1:
+        return dot_integer_step<1>(query, stride, s.k, begin, end, num_words, scores);
+      case 2:
+        return dot_integer_step<2>(query, stride, s.k, begin, end, num_words, scores);
+      case 3:
+        return dot_integer_step<3>(query, stride, s.k, begin, end, num_words, scores);
+      default:
+        return dot_integer_step<4>(query, stride, s.k, begin, end, num_words, scores);
+    }
   }
 }
 
@@ -262,19 +266,24 @@ void dot_stored(int num_rows, const float* query, int64_t stride, const StepTile
                 int end, int num_words, float* scores) {
   for (int t = begin; t < end; ++t) {
     float* const to = scores + t * kTileTokens;
-    switch (num_rows) {
-      case 1:
-        dot_stored_tile<kCode, 1>(query, stride, s.k[t], s.next_k[t], num_words, to);
-        break;
-      case 2:
-        dot_stored_tile<kCode, 2>(query, stride, s.k[t], s.next_k[t], num_words, to);
-        break;
-      case 3:
-        dot_stored_tile<kCode, 3>(query, stride, s.k[t], s.next_k[t], num_words, to);
-        break;
-      default:
-        dot_stored_tile<kCode, 4>(query, stride, s.k[t], s.next_k[t], num_words, to);
-        break;
+    if constexpr (kRowsAtOnce == 1) {
+      dot_stored_tile<kCode, 1>(query, stride, s.k[t], s.next_k[t], num_words, to);
+      continue;
+    } else {
+      switch (num_rows) {
+        case 1:
+          dot_stored_tile<kCode, 1>(query, stride, s.k[t], s.next_k[t], num_words, to);
+          break;
+        case 2:
+          dot_stored_tile<kCode, 2>(query, stride, s.k[t], s.next_k[t], num_words, to);
+          break;
+        case 3:
+          dot_stored_tile<kCode, 3>(query, stride, s.k[t], s.next_k[t], num_words, to);
+          break;
+        default:
+          dot_stored_tile<kCode, 4>(query, stride, s.k[t], s.next_k[t], num_words, to);
+          break;
+      }
     }
   }
 }
@@ -372,15 +381,19 @@ inline void add_integer_step(const float* weights, const StepTiles& s, int lo, i
 template <int kOrder>
 inline void add_integers(int num_rows, const float* weights, const StepTiles& s, int lo, int hi,
                          int num_groups, float* acc, int64_t stride) {
-  switch (num_rows) {
-    case 1:
-      return add_integer_step<kOrder, 1>(weights, s, lo, hi, num_groups, acc, stride);
-    case 2:
-      return add_integer_step<kOrder, 2>(weights, s, lo, hi, num_groups, acc, stride);
-    case 3:
-      return add_integer_step<kOrder, 3>(weights, s, lo, hi, num_groups, acc, stride);
-    default:
-      return add_integer_step<kOrder, 4>(weights, s, lo, hi, num_groups, acc, stride);
+  if constexpr (kRowsAtOnce == 1) {
+    return add_integer_step<kOrder, 1>(weights, s, lo, hi, num_groups, acc, stride);
+  } else {
+    switch (num_rows) {
+      case 1:
+        return add_integer_step<kOrder, 1>(weights, s, lo, hi, num_groups, acc, stride);
+      case 2:
+        return add_integer_step<kOrder, 2>(weights, s, lo, hi, num_groups, acc, stride);
+      case 3:
+        return add_integer_step<kOrder, 3>(weights, s, lo, hi, num_groups, acc, stride);
+      default:
+        return add_integer_step<kOrder, 4>(weights, s, lo, hi, num_groups, acc, stride);
+    }
   }
 }
 
@@ -437,15 +450,19 @@ inline void add_stored_step(const float* weights, const StepTiles& s, int lo, in
 template <KvCode kCode>
 void add_stored(int num_rows, const float* weights, const StepTiles& s, int lo, int hi,
                 int num_groups, float* acc, int64_t stride) {
-  switch (num_rows) {
-    case 1:
-      return add_stored_step<kCode, 1>(weights, s, lo, hi, num_groups, acc, stride);
-    case 2:
-      return add_stored_step<kCode, 2>(weights, s, lo, hi, num_groups, acc, stride);
-    case 3:
-      return add_stored_step<kCode, 3>(weights, s, lo, hi, num_groups, acc, stride);
-    default:
-      return add_stored_step<kCode, 4>(weights, s, lo, hi, num_groups, acc, stride);
+  if constexpr (kRowsAtOnce == 1) {
+    return add_stored_step<kCode, 1>(weights, s, lo, hi, num_groups, acc, stride);
+  } else {
+    switch (num_rows) {
+      case 1:
+        return add_stored_step<kCode, 1>(weights, s, lo, hi, num_groups, acc, stride);
+      case 2:
+        return add_stored_step<kCode, 2>(weights, s, lo, hi, num_groups, acc, stride);
+      case 3:
+        return add_stored_step<kCode, 3>(weights, s, lo, hi, num_groups, acc, stride);
+      default:
+        return add_stored_step<kCode, 4>(weights, s, lo, hi, num_groups, acc, stride);
+    }
   }
 }
 

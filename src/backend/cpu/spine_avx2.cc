@@ -26,6 +26,8 @@ struct Vec {
 
 // 8 of 16 registers: the others hold a line, its halves and a broadcast.
 constexpr int kAccumulators = 4;
+// Query rows that a pass handles together.
+constexpr int kRowsAtOnce = 4;
 
 inline Vec vload(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 inline void vstore(float* p, Vec v) {

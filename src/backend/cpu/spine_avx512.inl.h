@@ -10,6 +10,8 @@ struct Vec {
 
 // 16 of 32 registers: the others hold four lines in two halves each and a broadcast.
 constexpr int kAccumulators = 16;
+// Query rows that a pass handles together.
+constexpr int kRowsAtOnce = 4;
 
 inline Vec vload(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline void vstore(float* p, Vec x) { _mm512_storeu_ps(p, x.v); }

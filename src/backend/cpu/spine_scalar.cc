@@ -22,6 +22,8 @@ struct Vec {
 
 // Accumulators that fit in registers.
 constexpr int kAccumulators = 1;
+// Query rows that a pass handles together.
+constexpr int kRowsAtOnce = 1;
 
 inline Vec vload(const float* p) {
   Vec v;
