@@ -85,7 +85,10 @@ def test_a_model_calls_the_paged_cache(turboquant_config, kv_quant_config):
     outputs = model(input_ids, attention_mask=mask, cache=paged_cache)
     one = VllmMetalPagedKVCache(**configs)
     steps = [model([[t]], attention_mask=one.make_mask(1), cache=one) for t in input_ids[0]]
-    np.testing.assert_allclose(outputs, np.concatenate(steps, axis=1), atol=1e-5)
+    # Rows that differ in the last bit, as those of other matrix shapes do, may round to other integers
+    # in the kernels of packed rows.
+    packed = any(config is not None for config in (turboquant_config, kv_quant_config))
+    np.testing.assert_allclose(outputs, np.concatenate(steps, axis=1), atol=1e-4 if packed else 1e-5)
     stats = paged_cache.paged_stats()
     assert stats["allocated_blocks"] == 2 and stats["paged_attention_calls"] == 1
     assert one.paged_stats()["paged_attention_calls"] == 17

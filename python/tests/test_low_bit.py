@@ -103,7 +103,8 @@ def test_attention_is_that_of_the_decoded_rows(format, route):
         if route == "mirror":
             assert same(out, want), "a mirror in f32 holds the same rows"
         else:
-            np.testing.assert_allclose(out, want, atol=5e-5)
+            # Queries and weights are rounded to 1 / 16383 of the largest of their row.
+            np.testing.assert_allclose(out, want, atol=4e-4)
     assert cache.paged_stats()["route"] == route
 
 
