@@ -85,6 +85,7 @@ ordered_json examine(const DoctorOptions& options) {
       {"usable_processors", num_usable_processors()},
       {"instruction_sets", sets},
       {"kernel_set", "exact-" + sets.front()},
+      {"packed_kernel_set", "fast-" + sets.front()},
       {"memory_available_bytes",
        available == INT64_MAX ? ordered_json(nullptr) : ordered_json(available)},
       {"page_bytes", sysconf(_SC_PAGESIZE)},
@@ -136,7 +137,8 @@ std::string to_text(const ordered_json& report) {
   text += "processor         " + report["processor"].get<std::string>() + "\n";
   text += format("usable            %d processors\n", report["usable_processors"].get<int>());
   text += "instruction sets " + sets + "\n";
-  text += "kernel set        " + report["kernel_set"].get<std::string>() + "\n";
+  text += "kernel set        " + report["kernel_set"].get<std::string>() + ", for packed rows " +
+          report["packed_kernel_set"].get<std::string>() + "\n";
   if (report.contains("read_rate")) {
     const ordered_json& rate = report["read_rate"];
     if (rate.contains("unknown_because")) {

@@ -121,6 +121,7 @@ class Doctor(harness.CliTest):
         got = self.json("doctor", "--no-measure")
         self.assertEqual(got["instruction_sets"][-1], "scalar")
         self.assertEqual(got["kernel_set"], "exact-" + got["instruction_sets"][0])
+        self.assertEqual(got["packed_kernel_set"], "fast-" + got["instruction_sets"][0])
         self.assertGreaterEqual(got["usable_processors"], 1)
         self.assertNotIn("read_rate", got)
         self.assertIn("address_space", got["limits"])

@@ -127,8 +127,8 @@ class KVIK_API Model {
   // One entry per cache of the set that ModelRunner::forward() wants. Errors: invalid_argument
   // for a block size, length, protection or key calibration out of range or of another shape.
   Result<std::vector<PagedCacheOptions>> cache_options(const ModelCacheOptions& options) const;
-  // The most memory that those caches commit, exact rows included, however they are filled. Errors: as
-  // cache_options; invalid_argument when they exceed 2^63.
+  // The most memory that those caches commit, exact rows included, however they are filled. Errors:
+  // as cache_options; invalid_argument when they exceed 2^63.
   Result<int64_t> cache_bytes(const ModelCacheOptions& options) const;
 
  private:
