@@ -114,11 +114,6 @@ std::string name_of(const SequenceState& sequence) {
   return "sequence " + std::to_string(sequence.id);
 }
 
-Status check_no_plan(const SequenceState& sequence) {
-  if (!sequence.has_open_plan) return {};
-  return invalid_argument(name_of(sequence) + " has an open plan; commit or drop it first");
-}
-
 Status out_of_blocks(const CacheCore& core, int64_t num_pages) {
   return {StatusCode::out_of_pages,
           "the step needs " + num(num_pages) + " more blocks of " + num(core.options.block_size) +
@@ -254,6 +249,11 @@ Status PagedCache::check_owned(const Sequence& sequence) const {
     return invalid_argument(name_of(*sequence.state_) + " belongs to another cache");
   }
   return {};
+}
+
+Status PagedCache::check_no_plan(const SequenceState& sequence) {
+  if (!sequence.has_open_plan) return {};
+  return invalid_argument(name_of(sequence) + " has an open plan; commit or drop it first");
 }
 
 Status PagedCache::check_alone() const {
@@ -410,11 +410,11 @@ Status PagedCache::check_truncate(const Sequence& sequence, int num_tokens) cons
   }
   const BlockTable& table = state.tables[static_cast<size_t>(core_->table_idx)];
   const int64_t first_held = int64_t{table.begin_block()} * core_->options.block_size;
+  const int64_t floor = int64_t{table.floor_block()} * core_->options.block_size;
   if (num_tokens == 0 || num_tokens == state.num_cached || first_held == 0) return {};
   // The next token sits at position num_tokens and sees the window - 1 rows before it.
-  const int64_t first_needed =
-      std::max<int64_t>(0, int64_t{num_tokens} + 1 - *core_->options.window);
-  if (first_held > first_needed) {
+  const int64_t first_needed = std::max(floor, int64_t{num_tokens} + 1 - *core_->options.window);
+  if (num_tokens <= floor || first_held > first_needed) {
     return unsupported(name_of(state) + " cannot go back to " + num(num_tokens) +
                        " tokens: rows below position " + num(first_held) +
                        " left the window and were given back (raise rollback_slack)");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/stop_matcher.h"
+#include "kvik/core/checked_math.h"
 #include "kvik/model/stream_decoder.h"
 
 namespace kvik {
@@ -91,12 +92,13 @@ std::string_view stop_reason_name(StopReason reason) {
 }
 
 Session::Session(std::shared_ptr<ModelRunner> runner, CacheSet caches, int context,
-                 Overflow overflow)
+                 Overflow overflow, Shift shift)
     : runner_(std::move(runner)),
       caches_(std::move(caches)),
       sequence_(caches_.new_sequence()),
       context_(context),
-      max_tokens_(overflow == Overflow::window ? kMaxPositions : context),
+      max_tokens_(overflow == Overflow::stop ? context : kMaxPositions),
+      shift_(shift),
       logits_(static_cast<size_t>(runner_->model().info().vocab_size)) {}
 
 Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<ModelRunner> runner,
@@ -116,8 +118,31 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<ModelRunner> ru
   if (options.overflow == Overflow::window) cache_options.window = context;
   Result<CacheSet> caches = runner->make_caches(cache_options);
   if (!caches.ok()) return caches.status();
+  const Result<Shift> shift = plan_shift(*caches, options, context);
+  if (!shift.ok()) return shift.status();
   return std::unique_ptr<Session>(
-      new Session(std::move(runner), std::move(caches).value(), context, options.overflow));
+      new Session(std::move(runner), std::move(caches).value(), context, options.overflow, *shift));
+}
+
+Result<Session::Shift> Session::plan_shift(const CacheSet& caches, const SessionOptions& options,
+                                           int context) {
+  if (options.overflow != Overflow::shift) {
+    if (options.keep == 0) return Shift{};
+    return invalid_argument("keep is " + std::to_string(options.keep) +
+                            "; only Overflow::shift keeps tokens");
+  }
+  if (options.keep < 0) return invalid_argument("keep is " + std::to_string(options.keep));
+  const Result<int> unit = caches.drop_unit();
+  if (!unit.ok()) return Status(unit.status().code(), "shift: " + unit.status().message());
+  const int64_t kept = std::max(options.keep, options.kv_protection.exact_first);
+  const int64_t begin = round_up(kept, *unit);
+  if (begin + *unit > context) {
+    return invalid_argument("shift: a context of " + std::to_string(context) +
+                            " tokens is too short to keep " + std::to_string(kept) +
+                            " and drop whole runs of " + std::to_string(*unit) + "; the least is " +
+                            std::to_string(begin + *unit));
+  }
+  return Shift{static_cast<int>(begin), *unit};
 }
 
 std::vector<CacheStats> Session::cache_stats() {
@@ -141,22 +166,61 @@ Status Session::check_room(std::span<const TokenId> tokens) const {
                           "; shorten it or ask for a larger context");
 }
 
+// The moment depends on the number of tokens alone, not on how they were fed.
+Result<int> Session::make_room() {
+  const int batch = runner_->options().max_batch_tokens;
+  if (shift_.unit == 0) return batch;
+  if (const int cached = sequence_.num_cached(); cached >= context_) {
+    // At least one unit is there, and half of n units or a part more rounds up to n at most.
+    const int64_t half = ceil_div(cached - shift_.begin, 2);
+    const auto count = static_cast<int>(round_up(half, shift_.unit));
+    if (Status status = caches_.drop_tokens(sequence_, shift_.begin, count); !status.ok()) {
+      return status;
+    }
+    last_shift_ = static_cast<size_t>(cached) + dropped_.size();
+    const auto run = tokens_.begin() + shift_.begin;
+    dropped_.insert(dropped_.end(), run, run + count);
+    tokens_.erase(run, run + count);
+    ++timings_.shifts;
+    timings_.dropped_tokens += count;
+  }
+  return std::min(batch, context_ - sequence_.num_cached());
+}
+
+TokenId Session::history_token(size_t i) const {
+  const auto begin = static_cast<size_t>(shift_.begin);
+  if (i < begin) return tokens_[i];
+  if (i - begin < dropped_.size()) return dropped_[i - begin];
+  return tokens_[i - dropped_.size()];
+}
+
+void Session::forget_dropped() {
+  dropped_.clear();
+  last_shift_ = 0;
+  is_as_fed_ = true;
+}
+
 Status Session::compute_pending() {
   if (tokens_.empty() || has_logits_) return {};
-  const auto size = static_cast<int>(tokens_.size());
-  if (sequence_.num_cached() == size) {
+  if (static_cast<size_t>(sequence_.num_cached()) == tokens_.size()) {
     // All rows are there, but not what the last one led to. Where a window has given back a row
     // that it needs, everything is computed anew.
-    Status status = caches_.truncate(sequence_, size - 1);
-    if (status.code() == StatusCode::unsupported) status = caches_.truncate(sequence_, 0);
+    Status status = caches_.truncate(sequence_, sequence_.num_cached() - 1);
+    if (status.code() == StatusCode::unsupported) {
+      status = caches_.truncate(sequence_, 0);
+      if (status.ok()) forget_dropped();
+    }
     if (!status.ok()) return status;
+    // The row of this token was made before the run was dropped; the new one is not.
+    if (history_size() <= last_shift_) is_as_fed_ = false;
   }
-  const int batch = runner_->options().max_batch_tokens;
-  while (sequence_.num_cached() < size) {
+  while (static_cast<size_t>(sequence_.num_cached()) < tokens_.size()) {
     if (is_cancelled()) return cancelled();
-    const int done = sequence_.num_cached();
+    const Result<int> room = make_room();
+    if (!room.ok()) return room.status();
+    const auto done = static_cast<size_t>(sequence_.num_cached());
     const std::span<const TokenId> chunk = std::span<const TokenId>(tokens_).subspan(
-        static_cast<size_t>(done), static_cast<size_t>(std::min(size - done, batch)));
+        done, std::min(tokens_.size() - done, static_cast<size_t>(*room)));
     const SequenceTokens step{&sequence_, chunk};
     if (Status status = runner_->forward(caches_, {&step, 1}); !status.ok()) return status;
   }
@@ -169,22 +233,26 @@ Status Session::feed(std::span<const TokenId> tokens) {
   if (Status status = check_room(tokens); !status.ok()) return status;
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   if (!tokens.empty()) has_logits_ = false;
-  const int before = sequence_.num_cached();
+  const int64_t before = sequence_.num_cached() + timings_.dropped_tokens;
   Status status;
   {
     const Stopwatch watch(timings_.prompt_seconds);
     status = compute_pending();
   }
-  timings_.prompt_tokens += std::max(0, sequence_.num_cached() - before);
+  timings_.prompt_tokens +=
+      std::max<int64_t>(0, sequence_.num_cached() + timings_.dropped_tokens - before);
   return status;
 }
 
 Result<int> Session::rewind_to(std::span<const TokenId> prompt) {
   const size_t most = prompt.empty() ? 0 : prompt.size() - 1;
-  const auto held = static_cast<size_t>(sequence_.num_cached());
+  const size_t held = static_cast<size_t>(sequence_.num_cached()) + dropped_.size();
   size_t common = 0;
-  while (common < most && common < held && tokens_[common] == prompt[common]) ++common;
-  Status status = truncate(static_cast<int>(common));
+  while (common < most && common < held && history_token(common) == prompt[common]) ++common;
+  // Rows that a shift moved are what this prompt makes only if it shifts at the same place.
+  const auto kept = static_cast<size_t>(shift_.begin);
+  if (!dropped_.empty() && (common < last_shift_ || !is_as_fed_)) common = std::min(common, kept);
+  Status status = truncate(static_cast<int>(common <= kept ? common : common - dropped_.size()));
   if (status.code() == StatusCode::unsupported) {
     common = 0;
     status = truncate(0);
@@ -205,6 +273,11 @@ Status Session::truncate(int num_tokens) {
   }
   tokens_.resize(static_cast<size_t>(num_tokens));
   has_logits_ = false;
+  if (num_tokens <= shift_.begin) {
+    forget_dropped();
+  } else if (history_size() < last_shift_) {
+    is_as_fed_ = false;
+  }
   return {};
 }
 
@@ -267,12 +340,13 @@ Result<std::vector<double>> Session::score(std::span<const TokenId> tokens) {
   if (Status status = check_room(tokens); !status.ok()) return status;
   tokens_.assign(tokens.begin(), tokens.end());
   std::vector<double> scores(tokens.empty() ? 0 : tokens.size() - 1);
-  const auto batch = static_cast<size_t>(runner_->options().max_batch_tokens);
   const Stopwatch watch(timings_.prompt_seconds);
-  for (size_t begin = 0; begin < tokens.size(); begin += batch) {
-    const size_t count = std::min(batch, tokens.size() - begin);
-    Status status = is_cancelled() ? cancelled() : Status();
-    if (status.ok()) {
+  size_t count = 0;
+  for (size_t begin = 0; begin < tokens.size(); begin += count) {
+    const Result<int> room = is_cancelled() ? cancelled() : make_room();
+    Status status = room.status();
+    if (room.ok()) {
+      count = std::min(static_cast<size_t>(*room), tokens.size() - begin);
       const SequenceTokens step{&sequence_, tokens.subspan(begin, count)};
       status = runner_->forward(caches_, {&step, 1});
     }

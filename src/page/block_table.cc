@@ -40,10 +40,35 @@ void BlockTable::drop_before(int block) {
   begin_block_ = block;
 }
 
+void BlockTable::forget_before(int block) {
+  drop_before(block);
+  floor_block_ = std::max(floor_block_, block);
+}
+
+void BlockTable::erase(int block, int count, int block_size) {
+  KVIK_CHECK(block >= 0 && count >= 0 && block_size > 0 && count <= end_block() - block,
+             "blocks that are not there cannot be taken out");
+  // Where something that lay at `at` lies afterwards; what lay in the run is at its begin.
+  const auto moved = [](int64_t at, int64_t begin, int64_t size) {
+    return at <= begin ? at : std::max(begin, at - size);
+  };
+  const int first = std::max(begin_block_, block) - begin_block_;
+  const int last = std::max(begin_block_, block + count) - begin_block_;
+  pages_.erase(pages_.begin() + first, pages_.begin() + last);
+  page_ids_.erase(page_ids_.begin() + first, page_ids_.begin() + last);
+  for (int* at : {&begin_block_, &floor_block_, &first_owned_}) {
+    *at = static_cast<int>(moved(*at, block, count));
+  }
+  // Others see the same rows as before, at the places where this table has them now.
+  visible_tokens_ =
+      moved(visible_tokens_, int64_t{block} * block_size, int64_t{count} * block_size);
+}
+
 void BlockTable::clear() {
   pages_.clear();
   page_ids_.clear();
   begin_block_ = 0;
+  floor_block_ = 0;
   first_owned_ = 0;
   visible_tokens_ = 0;
 }
@@ -57,6 +82,7 @@ BlockTable BlockTable::fork(int64_t num_tokens) {
   for (const PageRef& page : pages_) other.pages_.push_back(page.share());
   other.page_ids_ = page_ids_;
   other.begin_block_ = begin_block_;
+  other.floor_block_ = floor_block_;
   other.first_owned_ = end_block();
   return other;
 }

@@ -208,5 +208,97 @@ TEST_F(Tables, ForksThatDivergeShareOnlyTheirCommonBlocks) {
   EXPECT_EQ(pool_->num_used(), 0);
 }
 
+std::vector<int> ids(const BlockTable& table) {
+  return {table.page_ids().begin(), table.page_ids().end()};
+}
+
+TEST_F(Tables, LoseARunInTheMiddleAndKeepTheOtherPages) {
+  BlockTable table = with_blocks(8);
+  table.erase(2, 3, 16);
+  EXPECT_THAT(ids(table), ElementsAre(0, 1, 5, 6, 7));
+  EXPECT_EQ(table.end_block(), 5);
+  EXPECT_EQ(table.page(2), 5);
+  EXPECT_EQ(pool_->num_used(), 5);
+  table.erase(3, 2, 16);  // to the end
+  EXPECT_THAT(ids(table), ElementsAre(0, 1, 5));
+  table.erase(0, 0, 16);
+  table.append(one(*pool_));
+  EXPECT_THAT(ids(table), ElementsAre(0, 1, 5, 2));
+  table.drop_from(1);
+  EXPECT_THAT(ids(table), ElementsAre(0));
+  EXPECT_DEATH(table.erase(0, 2, 16), "not there");
+}
+
+TEST_F(Tables, TakeOutBlocksThatAWindowGaveBackAsWell) {
+  const auto erased = [&](int begin, int block, int count) {
+    BlockTable table = with_blocks(8);
+    table.drop_before(begin);
+    table.erase(block, count, 16);
+    EXPECT_EQ(table.end_block(), 8 - count);
+    EXPECT_EQ(table.end_block() - table.begin_block(), int(table.page_ids().size()));
+    std::vector<int> moved = ids(table);
+    moved.insert(moved.begin(), table.begin_block());
+    return moved;  // first block, then pages
+  };
+  EXPECT_THAT(erased(1, 2, 3), ElementsAre(1, 1, 5, 6, 7));
+  EXPECT_THAT(erased(3, 2, 3), ElementsAre(2, 5, 6, 7));
+  EXPECT_THAT(erased(5, 2, 3), ElementsAre(2, 5, 6, 7));
+  EXPECT_THAT(erased(6, 2, 3), ElementsAre(3, 6, 7));
+  EXPECT_THAT(erased(4, 2, 6), ElementsAre(2));
+}
+
+TEST_F(Tables, ForgetBlocksForGood) {
+  BlockTable table = with_blocks(8);
+  table.drop_before(1);
+  EXPECT_EQ(table.floor_block(), 0);
+  table.forget_before(5);
+  EXPECT_EQ(table.begin_block(), 5);
+  table.forget_before(2);
+  EXPECT_EQ(table.floor_block(), 5);
+  EXPECT_EQ(table.fork(128).floor_block(), 5);
+  table.erase(2, 1, 16);
+  EXPECT_EQ(table.floor_block(), 4);
+  table.erase(1, 6, 16);
+  EXPECT_EQ(table.floor_block(), 1);
+  table.clear();
+  EXPECT_EQ(table.floor_block(), 0);
+}
+
+// The tail goes on to belong to whoever wrote it; others see no more of its page than before.
+TEST_F(Tables, OwnTheSameRowsAfterARunIsTakenOut) {
+  BlockTable table = with_blocks(6);
+  BlockTable fork = table.fork(85);  // 5 rows of the last block
+  table.erase(1, 3, 16);             // position 85 is 37 now
+  EXPECT_FALSE(table.must_copy(2, 37));
+  EXPECT_TRUE(table.must_copy(2, 36));
+  EXPECT_TRUE(fork.must_copy(5, 85));
+  fork.erase(1, 2, 16);
+  EXPECT_TRUE(fork.must_copy(3, 53));
+  EXPECT_EQ(pool_->num_used(), 4);
+  EXPECT_EQ(pool_->num_shared(), 3);  // 0, 4 and 5; the fork alone has 3
+  EXPECT_FALSE(fork.must_copy(1, 20));
+  fork.append(one(*pool_));
+  BlockTable third = fork.fork(70);
+  EXPECT_FALSE(fork.must_copy(4, 70));
+  EXPECT_TRUE(third.must_copy(4, 70));
+}
+
+TEST_F(Tables, OwnWhatTheyAppendAfterTheirOwnBlocksAreTakenOut) {
+  BlockTable parent = with_blocks(4);
+  BlockTable fork = parent.fork(64);
+  for (int i = 0; i < 3; ++i) fork.append(one(*pool_));  // blocks 4 to 6 are its own
+  BlockTable third = fork.fork(104);
+  fork.erase(2, 3, 16);  // of the parent's 2 and 3, of its own 4
+  EXPECT_FALSE(fork.must_copy(3, 56));
+  EXPECT_TRUE(fork.must_copy(3, 55));
+  EXPECT_TRUE(fork.must_copy(1, 31));
+  fork.erase(2, 2, 16);  // nothing of its own is left
+  EXPECT_TRUE(fork.must_copy(1, 31));
+  fork.append(one(*pool_));
+  BlockTable fourth = fork.fork(40);
+  EXPECT_FALSE(fork.must_copy(2, 40));
+  EXPECT_TRUE(fourth.must_copy(2, 40));
+}
+
 }  // namespace
 }  // namespace kvik

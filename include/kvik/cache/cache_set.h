@@ -76,6 +76,20 @@ class KVIK_API CacheSet {
   Status truncate(Sequence& sequence, int num_tokens);
   Result<Sequence> fork(const Sequence& sequence);
 
+  // Takes the tokens [begin, begin + count) out of the sequence; later ones move down by `count`
+  // positions. No row is read, written or copied: keys in frames (key_frame.h) are stored relative
+  // to their frame, so the rows that moved are those of the same keys, before RoPE, at their new
+  // positions. Pages that other sequences hold stay theirs. Nothing comes back into a window: where
+  // a layer's window has passed position 0, its rows before `begin` are given back. Exact first
+  // rows stay. O(blocks). Errors, nothing changed: as drop_unit(); invalid_argument for a foreign
+  // sequence, an open plan, and unless begin and count are multiples of drop_unit(), begin at least
+  // exact_first and begin + count at most num_cached.
+  Status drop_tokens(Sequence& sequence, int begin, int count);
+  // Least common multiple of the frames and block sizes of the set: what drop_tokens counts in.
+  // Errors: unsupported, naming the layer and what would work, unless all keys lie in frames (a
+  // rotated format and KvSpec::key_calibration); for exact_recent rows and contiguous caches.
+  Result<int> drop_unit() const;
+
  private:
   CacheSet() = default;
   // The caches that keep exact rows beside one of the set: indices of caches_.

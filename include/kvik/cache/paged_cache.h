@@ -144,6 +144,9 @@ class KVIK_API PagedCache {
   Status check_truncate(const Sequence& sequence, int num_tokens) const;
   void apply_truncate(Sequence& sequence, int num_tokens);
   Status check_owned(const Sequence& sequence) const;
+  static Status check_no_plan(const internal::SequenceState& sequence);
+  Result<int64_t> drop_unit() const;
+  void apply_drop(Sequence& sequence, int begin, int count);
 
   std::shared_ptr<internal::CacheCore> core_;
 };

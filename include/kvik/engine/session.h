@@ -24,11 +24,15 @@ enum class Overflow : uint8_t {
   stop,    // nothing more fits
   window,  // it goes on: each token sees the newest `context` tokens, older rows are given back.
            // Positions keep counting; nothing is moved or computed again.
+  shift,   // it goes on: a run of the oldest tokens after the kept ones is forgotten and the later
+           // ones move down, without touching a stored row (CacheSet::drop_tokens). The run is the
+           // shortest of whole frames and blocks that is at least half of what is not kept.
 };
 
 struct SessionOptions {
   std::optional<int> context = std::nullopt;  // tokens; none: as the model was trained
   Overflow overflow = Overflow::stop;
+  int keep = 0;  // tokens at the start that shift never drops; rounded up to CacheSet::drop_unit()
   KvFormat kv_format = {};
   KvProtection kv_protection = {};
   std::shared_ptr<const KeyCalibration> key_calibration = nullptr;  // layers of the model
@@ -68,6 +72,8 @@ struct SessionTimings {
   int64_t generated_tokens = 0;
   double generation_seconds = 0;  // sampling and text included
   int64_t reused_tokens = 0;      // of prompts given to rewind_to(), found in the cache
+  int64_t shifts = 0;             // runs that Overflow::shift dropped
+  int64_t dropped_tokens = 0;     // their tokens
 
   double prompt_tokens_per_second() const {
     return prompt_seconds > 0 ? static_cast<double>(prompt_tokens) / prompt_seconds : 0;
@@ -85,15 +91,19 @@ using TextCallback = std::function<bool(std::string_view text)>;
 // be set by any thread or signal handler.
 class KVIK_API Session {
  public:
-  // Errors: invalid_argument naming the option; out_of_memory when the context does not fit.
+  // Errors: invalid_argument naming the option; out_of_memory when the context does not fit;
+  // unsupported when the cache cannot shift (CacheSet::drop_unit).
   static Result<std::unique_ptr<Session>> create(std::shared_ptr<ModelRunner> runner,
                                                  const SessionOptions& options = {});
 
   const ModelRunner& runner() const { return *runner_; }
   int context() const { return context_; }
-  // All tokens fed and generated. The last one generated is not in the cache yet.
+  // All tokens fed and generated, without those that shift dropped. The last one generated is not
+  // in the cache yet.
   std::span<const TokenId> tokens() const { return tokens_; }
   int num_cached() const { return sequence_.num_cached(); }
+  // Tokens that shift never drops, exact first rows among them; 0 for other overflows.
+  int kept() const { return shift_.begin; }
   // One entry per cache of the model.
   std::vector<CacheStats> cache_stats();
 
@@ -108,9 +118,13 @@ class KVIK_API Session {
   // Forgets the tokens after the longest common prefix with `prompt` (at most prompt.size() - 1, so
   // that the last one is computed) and returns its length; 0, and everything is forgotten, when
   // rows that the shorter text would see have left a window. feed(prompt.subspan(that)) completes
-  // the prompt. Tokens that were not computed yet count only up to what the cache holds.
+  // the prompt. Tokens that were not computed yet count only up to what the cache holds. Tokens
+  // that shift dropped count too: a prompt that goes on where the session is finds all of it, and
+  // one that leaves it before the last shift finds the kept tokens. The rows are those that
+  // feeding the whole prompt to a new session would make.
   Result<int> rewind_to(std::span<const TokenId> prompt);
-  // Keeps the first num_tokens tokens. Errors: invalid_argument unless 0 <= num_tokens <= size.
+  // Keeps the first num_tokens of tokens(). Errors: invalid_argument unless 0 <= num_tokens <=
+  // size.
   Status truncate(int num_tokens);
 
   // Logits after the last token of tokens(); empty unless all of them are computed and at least
@@ -131,18 +145,39 @@ class KVIK_API Session {
   void reset_timings() { timings_ = {}; }
 
  private:
-  Session(std::shared_ptr<ModelRunner> runner, CacheSet caches, int context, Overflow overflow);
+  // How Overflow::shift goes; unit 0: the session does not shift.
+  struct Shift {
+    int begin = 0;
+    int unit = 0;
+  };
+  static Result<Shift> plan_shift(const CacheSet& caches, const SessionOptions& options,
+                                  int context);
+
+  Session(std::shared_ptr<ModelRunner> runner, CacheSet caches, int context, Overflow overflow,
+          Shift shift);
 
   Status check_room(std::span<const TokenId> tokens) const;
   Status compute_pending();
+  // Shifts if the cache holds the context. Afterwards the next pass may take this many tokens.
+  Result<int> make_room();
+  size_t history_size() const { return tokens_.size() + dropped_.size(); }
+  TokenId history_token(size_t i) const;
+  void forget_dropped();
   bool is_cancelled() const { return cancel_ != nullptr && cancel_->load(); }
 
   std::shared_ptr<ModelRunner> runner_;
   CacheSet caches_;
   Sequence sequence_;
   int context_;
-  int max_tokens_;               // the context, or what positions can count
+  int max_tokens_;  // the context, or what positions can count
+  Shift shift_;
   std::vector<TokenId> tokens_;  // the first sequence_.num_cached() of them are in the cache
+  // The history of tokens_: shift_.begin of them, then dropped_, then the rest. What the cache
+  // holds is what the history makes of an empty one, unless is_as_fed_ is false: then only the kept
+  // tokens are known to be.
+  std::vector<TokenId> dropped_;
+  size_t last_shift_ = 0;  // size of the history when the last run was dropped
+  bool is_as_fed_ = true;
   std::vector<float> logits_;
   bool has_logits_ = false;
   const std::atomic<bool>* cancel_ = nullptr;

@@ -39,6 +39,14 @@ class KVIK_API BlockTable {
   void drop_from(int block);
   // Drops the blocks before `block`. Requires: block <= end_block().
   void drop_before(int block);
+  // As drop_before, and for good: floor_block() is at least `block`.
+  void forget_before(int block);
+  // Blocks before it were forgotten and belong no more to what the table's handle can go back to.
+  int floor_block() const { return floor_block_; }
+  // Takes out the blocks [block, block + count), of block_size tokens each. Later blocks keep their
+  // pages and move down by `count`. Blocks that a window gave back count as if they were there.
+  // Requires: block and count >= 0, block + count <= end_block().
+  void erase(int block, int count, int block_size);
   // Empties the table; the next block appended is block 0.
   void clear();
 
@@ -51,6 +59,7 @@ class KVIK_API BlockTable {
   std::vector<PageRef> pages_;
   std::vector<int32_t> page_ids_;  // of pages_, as kernels want them
   int begin_block_ = 0;
+  int floor_block_ = 0;
   int first_owned_ = 0;         // blocks from here on came from the pool to this table
   int64_t visible_tokens_ = 0;  // other handles see at most this many tokens of this table's pages
 };
