@@ -203,11 +203,51 @@ void add_engine_options(CLI::App& command, EngineOptions& options, int default_c
 void add_overflow_option(CLI::App& command, EngineOptions& options) {
   command
       .add_option("--overflow", options.overflow,
-                  "When the context is full: stop, or go on with each token seeing the newest -c "
-                  "tokens (window)")
-      ->check(CLI::IsMember({"stop", "window"}))
+                  "When the context is full: stop, go on with each token seeing the newest -c "
+                  "tokens (window), or forget half of what --keep does not keep and go on (shift; "
+                  "needs tq or tcq keys)")
+      ->check(CLI::IsMember({"stop", "window", "shift"}))
       ->capture_default_str();
+  options.keep_option =
+      command
+          .add_option("--keep", options.keep,
+                      "Tokens at the start that --overflow shift keeps; rounded up to whole frames "
+                      "and blocks")
+          ->check(CLI::Range(0, 1 << 30))
+          ->capture_default_str();
 }
+
+namespace {
+
+// Shift moves keys that are stored in frames; nothing else of a cache can move.
+Status check_shift(const EngineOptions& options) {
+  if (options.overflow != "shift") {
+    if (options.keep_option == nullptr || options.keep_option->count() == 0) return {};
+    return invalid_argument("--keep has no meaning without --overflow shift");
+  }
+  const KvOptions& kv = options.kv;
+  const std::string needs = "--overflow shift moves tq and tcq keys in calibrated frames; ";
+  if (options.layout == "contiguous") {
+    return invalid_argument(
+        "--overflow shift takes blocks out, which --kv-layout contiguous cannot; leave one out");
+  }
+  if (kv.is_auto) {
+    return invalid_argument(needs + "--kv auto may take others: name a type or a --kv-quality");
+  }
+  if (kv.quality.empty() && !is_rotated(kv.format().k)) {
+    return invalid_argument(needs + std::string(kv_code_name(kv.format().k)) +
+                            " keys cannot move: choose --kv tq8, tq4, tcq4 or the like");
+  }
+  if (kv.calibration == "off") {
+    return invalid_argument(needs + "leave --kv-calib off out");
+  }
+  if (kv.recent > 0 || !kv.skip_layers.empty()) {
+    return invalid_argument(needs + "f16 rows of --kv-recent and --kv-skip-layers cannot move");
+  }
+  return {};
+}
+
+}  // namespace
 
 Status check(const EngineOptions& options) {
   if (Status status = check(options.kv); !status.ok()) return status;
@@ -223,7 +263,7 @@ Status check(const EngineOptions& options) {
     return invalid_argument(
         "--overflow window gives blocks back, which --kv-layout contiguous cannot; leave one out");
   }
-  return {};
+  return check_shift(options);
 }
 
 Result<Engine> make_engine(EngineOptions& options) {
@@ -261,6 +301,8 @@ Result<Engine> make_engine(EngineOptions& options) {
   session_options.block_size = options.block_size;
   session_options.contiguous = options.layout == "contiguous";
   if (options.overflow == "window") session_options.overflow = Overflow::window;
+  if (options.overflow == "shift") session_options.overflow = Overflow::shift;
+  session_options.keep = options.keep;
   Result<std::unique_ptr<Session>> session = Session::create(engine.runner, session_options);
   if (!session.ok()) return session.status();
   engine.session = std::move(session).value();

@@ -53,11 +53,13 @@ struct EngineOptions {
   KvOptions kv;
   std::string layout = "paged";
   std::string overflow = "stop";
+  int keep = 0;  // of --overflow shift
+  const CLI::Option* keep_option = nullptr;
   int block_size = 16;
   const CLI::Option* block_size_option = nullptr;
 };
 void add_engine_options(CLI::App& command, EngineOptions& options, int default_context = 0);
-// --overflow, for commands whose text may be longer than the context.
+// --overflow and --keep, for commands whose text may be longer than the context.
 void add_overflow_option(CLI::App& command, EngineOptions& options);
 // A usage error, or ok.
 Status check(const EngineOptions& options);

@@ -54,6 +54,10 @@ ordered_json kv_json(Session& session, const EngineOptions& options) {
           {"backend", sum.backend},
           {"context", session.context()},
           {"tokens", session.num_cached()},
+          {"overflow", options.overflow},
+          {"kept_tokens", session.kept()},
+          {"shifts", session.timings().shifts},
+          {"dropped_tokens", session.timings().dropped_tokens},
           {"bytes_per_token", report.bytes_per_token},
           {"committed_bytes", sum.committed_bytes},
           {"resident_bytes", sum.resident_bytes},
@@ -74,6 +78,16 @@ ordered_json timings_json(const SessionTimings& timings) {
           {"predicted_n", timings.generated_tokens},
           {"predicted_ms", timings.generation_seconds * 1e3},
           {"predicted_per_second", timings.generated_tokens_per_second()}};
+}
+
+void warn_of_shifts(const Session& session) {
+  const SessionTimings& timings = session.timings();
+  if (timings.shifts == 0) return;
+  warn(
+      format("the context of %d tokens was full: %lld tokens after the first %d were forgotten, in "
+             "%lld shifts (--overflow shift)",
+             session.context(), static_cast<long long>(timings.dropped_tokens), session.kept(),
+             static_cast<long long>(timings.shifts)));
 }
 
 std::string perf_line(Session& session, const EngineOptions& options) {

@@ -18,6 +18,8 @@ KvReport kv_report(Session& session, const EngineOptions& options);
 
 nlohmann::ordered_json kv_json(Session& session, const EngineOptions& options);
 nlohmann::ordered_json timings_json(const SessionTimings& timings);
+// On stderr, if the context was full since the timings were reset: what --overflow shift dropped.
+void warn_of_shifts(const Session& session);
 // One line for people.
 std::string perf_line(Session& session, const EngineOptions& options);
 

@@ -139,6 +139,7 @@ void report_answer(const RunOptions& options, Session& session, StopReason reaso
                "(--overflow window)",
                session.context(), session.context()));
   }
+  warn_of_shifts(session);
   if (reason == StopReason::cancelled) warn("stopped by Ctrl-C");
   if (options.perf || (!options.prompt.is_given() && stderr_is_terminal())) {
     const bool colour = stderr_has_colour();

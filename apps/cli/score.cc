@@ -5,6 +5,7 @@
 #include "kvik/model/stream_decoder.h"
 #include "options.h"
 #include "prompt.h"
+#include "report.h"
 
 namespace kvik::cli {
 namespace {
@@ -25,6 +26,7 @@ int score(ScoreOptions& options) {
   Interrupt::install();
   Result<std::vector<double>> logprobs = engine->session->score(*ids);
   if (!logprobs.ok()) return fail(logprobs.status());
+  warn_of_shifts(*engine->session);
   Output out;
   if (options.output == "json") {
     out.write_json_line({{"ids", *ids}, {"logprobs", *logprobs}});

@@ -237,7 +237,7 @@ TEST_F(SessionShift, GoesOnInTheLeastContext) {
 }
 
 // The rows of a model of one layer depend on their own token alone, so a session that shifted
-// holds, up to the error of its format, what its tokens make of an empty one.
+// holds what its tokens make of an empty one.
 class SessionShiftOfOneLayer : public SessionShift {
  protected:
   SessionShiftOfOneLayer() : SessionShift(1) {}
@@ -248,15 +248,17 @@ TEST_F(SessionShiftOfOneLayer, AttendsToTheMovedKeysAtTheirNewPositions) {
   const std::unique_ptr<Session> session = fed(text);
   ASSERT_EQ(session->timings().shifts, 2);
   const std::vector<float> got = logits(*session);
-  const std::vector<double> expected = tiny_.logits(tokens_of(*session)).back();
-  const std::vector<double> whole = tiny_.logits(text).back();
+  const std::vector<float> expected = logits(*fed(tokens_of(*session)));
+  const std::vector<float> whole =
+      logits(*fed(text, {.keep = 0, .context = 1024, .overflow = Overflow::stop}));
   double error = 0, change = 0;
   for (size_t i = 0; i < got.size(); ++i) {
-    error = std::max(error, std::abs(got[i] - expected[i]));
-    change = std::max(change, std::abs(whole[i] - expected[i]));
+    error = std::max(error, std::abs(double{got[i]} - expected[i]));
+    change = std::max(change, std::abs(double{whole[i]} - expected[i]));
   }
-  EXPECT_LT(error, 0.2 * change);
-  EXPECT_LT(error, 0.02);
+  RecordProperty("error", std::to_string(error));
+  // The same codes but for what RoPE rounds the other way.
+  EXPECT_LT(error, 0.05 * change) << change;
 }
 
 }  // namespace

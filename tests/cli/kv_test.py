@@ -1,5 +1,6 @@
 """How the cache is stored: calibration, exact rows, layers kept wide, types by quality and by memory."""
 
+import subprocess
 import sys
 
 import harness
@@ -30,6 +31,18 @@ class Options(harness.CliTest):
     def test_a_quality_beside_types(self):
         self.refused("--kv", "tq4", "--kv-quality", "small", says="--kv")
         self.refused("--kv-quality", "best", says="safe")
+
+    def test_a_shift_of_keys_that_are_bound_to_their_positions(self):
+        shift = ("--overflow", "shift")
+        self.refused(*shift, says=["--overflow shift", "f16 keys cannot move", "tq8"])
+        self.refused(*shift, "--kv", "q8", says="q8 keys cannot move")
+        self.refused(*shift, "--kv", "auto", says=["--kv auto", "--kv-quality"])
+        self.refused(*shift, "--kv", "tq4", "--kv-calib", "off", says="--kv-calib off")
+        self.refused(*shift, "--kv", "tq4", "--kv-layout", "contiguous", says="--kv-layout contiguous")
+        self.refused(*shift, "--kv-quality", "small", "--kv-recent", 8, says="--kv-recent")
+        self.refused(*shift, "--kv", "tq4", "--kv-skip-layers", 0, says="--kv-skip-layers")
+        self.refused("--keep", 4, says="--keep has no meaning without --overflow shift")
+        self.refused("--keep", -1, *shift, "--kv", "tq4", says="--keep")
 
     def test_layers_that_are_not_there(self):
         self.fails(1, "run", "-m", self.tiny, "-p", "x", "--kv", "q8", "--kv-skip-layers", "7", says="layers 0 to")
@@ -110,6 +123,65 @@ class Calibration(harness.CliTest):
     def test_a_quality_names_types_and_keeps_the_first_tokens(self):
         done = harness.json.loads(self.run_it("--kv-quality", "small").stdout)["kv"]
         self.assertEqual((done["type_k"], done["type_v"], done["exact_first"]), ("tcq4", "tcq3", 4))
+
+
+class Shift(harness.CliTest):
+    """On SmolLM2: an answer that goes on past the context."""
+
+    PROMPT = "List of a hundred animals, with a sentence about each of them: "
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = harness.smollm2()
+        cls.calibration = cls.folder / "smollm2.kvcal"
+        subprocess.run([harness.KVIK, "calibrate", "-m", cls.model, "-o", cls.calibration], check=True,
+                       capture_output=True, env=harness.clean_environment())
+
+    def options(self, *more):
+        return ("run", "-m", self.model, "-p", self.PROMPT, "--temp", 0, "--ignore-eos", "--kv", "tq8:tcq4",
+                "--kv-calib", self.calibration, "--overflow", "shift", "-o", "json", *more)
+
+    def answer(self, *more):
+        done = self.kvik(*self.options(*more))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return harness.json.loads(done.stdout), done.stderr
+
+    def test_a_long_answer_drops_runs_and_says_so_once(self):
+        got, said = self.answer("-c", 512, "--keep", 10, "-n", 800, "-b", 64)
+        kv, prompt = got["kv"], len(got["prompt_ids"])
+        self.assertEqual((got["stop_reason"], len(got["ids"])), ("max_tokens", 800))
+        # 384 tokens are not kept; 256 are at least half of them, so the cache is full again at 512 + 256 tokens.
+        self.assertEqual((kv["overflow"], kv["kept_tokens"], kv["shifts"], kv["dropped_tokens"]),
+                         ("shift", 128, 2, 512))
+        self.assertEqual(kv["tokens"], prompt + 799 - kv["dropped_tokens"])
+        self.assertEqual(kv["copied_rows"], 0)
+        self.assertEqual(kv["encoded_rows"], (prompt + 799) * 30 * 3)  # each row once: 30 layers of 3 heads
+        self.assertEqual(said.count("\n"), 1)
+        self.assertIn("the context of 512 tokens was full: 512 tokens after the first 128 were forgotten, in 2 shifts",
+                      said)
+
+        # Up to the first time, nothing is another than with room for all.
+        roomy, said = self.answer("-c", 2048, "-n", 800)
+        self.assertEqual((roomy["kv"]["shifts"], roomy["kv"]["dropped_tokens"], said), (0, 0, ""))
+        full = 512 - prompt
+        self.assertEqual(got["ids"][:full], roomy["ids"][:full])
+        # The same in other steps and blocks.
+        again, _ = self.answer("-c", 512, "--keep", 128, "-n", 800, "--block-size", 64, "-t", 1)
+        self.assertEqual(again["ids"], got["ids"])
+
+    def test_a_context_without_room_for_a_run_is_refused(self):
+        self.fails(1, *self.options("-c", 255, "--keep", 10), says=["255", "128", "the least is 256"])
+
+    def test_a_long_text_is_scored(self):
+        text = self.file("long.txt", "One day a rabbit met a fox who wanted to know the way to the sea. " * 50)
+        score = ("score", "-m", self.model, "-f", text, "--kv", "tq8", "--kv-calib", self.calibration, "-c", 512)
+        got = self.json(*score, "--overflow", "shift")
+        self.assertGreater(len(got["ids"]), 800)
+        self.assertEqual(len(got["logprobs"]), len(got["ids"]) - 1)
+        # The text repeats itself, and what is left tells how it goes on.
+        self.assertGreater(sum(got["logprobs"][600:]) / len(got["logprobs"][600:]), -0.5)
+        self.fails(1, *score, says="the context holds 512")
 
 
 if __name__ == "__main__":
