@@ -22,6 +22,7 @@ void unpack_k_tile(KvCode code, const std::byte* tile, int num_slots, int head_d
 
 void unpack_v_tile(KvCode code, const std::byte* tile, int num_slots, int head_dim, std::byte* rows,
                    int64_t row_stride) noexcept {
+  if (head_dim == 0) return;  // a tile of no bytes may have no address
   const int per_word = elements_per_word(code);
   const int64_t size = kv_code_bytes(code);
   const int64_t group_bytes = kTileTokens / per_word * kLineBytes;

@@ -36,6 +36,13 @@ constexpr int element_of_pair(int w, int half) {
   return element_of<kOrder>(w / 2, w % 2 + 2 * half);
 }
 
+// What brings `max` to kMostInteger; 0 where that is no finite number: for zeros, for denormals,
+// whose products are what rounding leaves of nothing, and for infinity and NaN.
+inline float integer_factor(float max) {
+  const bool has_one = max > 1e-33f && max < std::numeric_limits<float>::infinity();
+  return has_one ? kMostInteger / max : 0.0f;
+}
+
 // 16 integers to the 8 words of a chunk.
 template <int kOrder>
 inline void pair_up(const uint32_t* integers, uint32_t* words) {
@@ -148,19 +155,16 @@ void pack_query(const float* query, int num_chunks, float* row) {
     zeros = vfma(x, vset(0.0f), zeros);
   }
   const float max = reduce_max(top);
-  const bool is_finite = max < std::numeric_limits<float>::infinity();
-  const float factor = max > 0.0f && is_finite ? kMostInteger / max : 0.0f;
+  const float factor = integer_factor(max);
   uint32_t* const words = reinterpret_cast<uint32_t*>(row) + kQueryHeader;
-  int32_t sum = 0;
+  int64_t sum = 0;  // integers of NaN may be anything
   for (int c = 0; c < num_chunks; ++c) {
     uint32_t integers[kTileLanes];
     istore(integers, to_ints(vmul(vload(query + c * kTileLanes), vset(factor))));
     for (const uint32_t x : integers) sum += static_cast<int32_t>(x);
     pair_up<integer_order(kCode)>(integers, words + c * kPairs);
   }
-  // Denormal queries would overflow the factor: their dots are what rounding leaves of nothing.
-  row[0] = (factor < std::numeric_limits<float>::infinity() ? max / kMostInteger : 0.0f) +
-           reduce_add(zeros);
+  row[0] = max / kMostInteger + reduce_add(zeros);
   row[1] = integer_offset(kCode) * static_cast<float>(sum);
 }
 
@@ -316,15 +320,15 @@ inline void pack_weights(const float* weights, const Vec* scales, float offset, 
     top = vmax(vabs(p[t]), top);
   }
   const float max = reduce_max(top);
-  const float factor = max > 0.0f ? kMostInteger / max : 0.0f;
-  int32_t sum = 0;
+  const float factor = integer_factor(max);
+  int64_t sum = 0;  // integers of NaN may be anything
   for (int t = first; t < last; ++t) {
     uint32_t integers[kTileLanes];
     istore(integers, to_ints(vmul(p[t], vset(factor))));
     for (const uint32_t x : integers) sum += static_cast<int32_t>(x);
     pair_up<kOrder>(integers, out.words + t * kPairs);
   }
-  out.scale = factor < std::numeric_limits<float>::infinity() ? max / kMostInteger : 0.0f;
+  out.scale = max / kMostInteger;
   out.offset = offset * static_cast<float>(sum);
 }
 
