@@ -61,11 +61,11 @@ Result<std::vector<Candidate>> make_candidates(EvalOptions& options, ModelRunner
   const bool is_default = options.formats_option->count() == 0;
   std::vector<Candidate> candidates;
   std::string left_out;
+  std::shared_ptr<const KeyCalibration> calibration;  // one for all of them
   for (const std::string& name : is_default ? kDefaultFormats : options.formats) {
     const Result<CandidateFormat> parsed = parse_candidate_format(name);
     if (!parsed.ok()) return parsed.status();
-    std::shared_ptr<const KeyCalibration> calibration;
-    if (parsed->is_calibrated && check(*parsed, model.info()).ok()) {
+    if (calibration == nullptr && parsed->is_calibrated && check(*parsed, model.info()).ok()) {
       options.kv.type_k = kv_code_name(parsed->format.k);
       Result<std::shared_ptr<const KeyCalibration>> own = key_calibration(options.kv, runner);
       if (!own.ok()) return own.status();

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/calibration_text.h"
+#include "format/turn_pairs.h"
 #include "kvik/core/dtype.h"
 
 namespace kvik {
@@ -21,29 +22,23 @@ float to_f16(double x) {
   return load_float(DType::f16, bytes);
 }
 
-// cos and sin by which rows turn back by `begin` positions, which may be negative.
+// cos and sin of the angles of `begin` positions, which may be negative.
 struct Turn {
   std::vector<double> cos, sin;
   Turn(const KeyRope& rope, int64_t begin) {
     for (const double frequency : rope.frequencies) {
-      const double angle = -static_cast<double>(begin) * frequency;
+      const double angle = static_cast<double>(begin) * frequency;
       cos.push_back(std::cos(angle));
       sin.push_back(std::sin(angle));
     }
   }
 };
 
+// A row turned back.
 void turned(const KeyRope& rope, const Turn& turn, const float* row, std::span<double> out) {
   std::copy_n(row, out.size(), out.begin());
-  const size_t n = rope.frequencies.size();
-  for (size_t p = 0; p < n; ++p) {
-    const size_t i = rope.pairs == KeyPairs::neighbours ? 2 * p : p;
-    const size_t j = rope.pairs == KeyPairs::neighbours ? 2 * p + 1 : p + n;
-    const double x = row[i];
-    const double y = row[j];
-    out[i] = x * turn.cos[p] - y * turn.sin[p];
-    out[j] = x * turn.sin[p] + y * turn.cos[p];
-  }
+  internal::turn_pairs(rope.pairs, turn.cos.data(), turn.sin.data(), turn.cos.size(), -1,
+                       out.data());
 }
 
 // Sums of one KV head.

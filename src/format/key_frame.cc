@@ -5,6 +5,7 @@
 #include <string>
 
 #include "format/hadamard.h"
+#include "format/turn_pairs.h"
 #include "kvik/core/check.h"
 #include "kvik/format/kv_format.h"
 
@@ -37,22 +38,7 @@ void turn(const KeyFrame& frame, int64_t begin, double direction, double* row) n
   }
   const double* const cos = is_known ? frame.cos_table.data() + at : own_cos;
   const double* const sin = is_known ? frame.sin_table.data() + at : own_sin;
-  if (frame.pairs == KeyPairs::halves) {
-    double* const second = row + num_pairs;
-    for (size_t p = 0; p < num_pairs; ++p) {
-      const double x = row[p];
-      const double y = second[p];
-      row[p] = x * cos[p] - y * (direction * sin[p]);
-      second[p] = x * (direction * sin[p]) + y * cos[p];
-    }
-    return;
-  }
-  for (size_t p = 0; p < num_pairs; ++p) {
-    const double x = row[2 * p];
-    const double y = row[2 * p + 1];
-    row[2 * p] = x * cos[p] - y * (direction * sin[p]);
-    row[2 * p + 1] = x * (direction * sin[p]) + y * cos[p];
-  }
+  internal::turn_pairs(frame.pairs, cos, sin, num_pairs, direction, row);
 }
 
 }  // namespace

@@ -52,49 +52,7 @@ inline void pair_up(const uint32_t* integers, uint32_t* words) {
   }
 }
 
-// ---- codes of a tile
-
-// Where the planes of a stored tile lie.
-struct Planes {
-  const std::byte* at[internal::kMaxPlanes];
-  const std::byte* scales;
-};
-
-template <KvCode kCode>
-inline Planes planes_at(const std::byte* tile, int head_dim) {
-  constexpr internal::PlaneBits kPlanes = internal::planes_of(internal::traits_of(kCode));
-  Planes planes;
-  const std::byte* next = tile;
-  for (int p = 0; p < internal::kMaxPlanes; ++p) {
-    planes.at[p] = next;
-    next += internal::plane_bytes(kPlanes.bits[p], head_dim);
-  }
-  planes.scales = next;
-  return planes;
-}
-
-template <KvCode kCode>
-inline Ints table_of() {
-  if constexpr (has_levels(internal::traits_of(kCode)) || kCode == KvCode::q4) {
-    return byte_table<kCode>();
-  } else {
-    return iset(0);
-  }
-}
-
-// The integers of a chunk as bytes, in the order of the planes. `before` as load_trellis wants it.
-template <KvCode kCode, bool kIsKey>
-inline void load_integers(const Planes& planes, int chunk, Ints table, Ints& before, Ints* q) {
-  constexpr internal::PackedTraits kTraits = internal::traits_of(kCode);
-  if constexpr (kTraits.family == internal::PackedFamily::trellis) {
-    load_trellis<kTraits.bits, kIsKey>(planes.at, chunk, table, before, q);
-  } else {
-    load_codes<kTraits.bits>(planes.at, chunk, q);
-    if constexpr (has_levels(kTraits) || kCode == KvCode::q4) {
-      for (int i = 0; i < 4; ++i) q[i] = byte_lookup(q[i], table);
-    }
-  }
-}
+// ---- a tile as pairs of integers
 
 // The 16 scales, unit included.
 template <KvCode kCode>
@@ -104,8 +62,6 @@ inline Vec load_scales(const Planes& planes) {
                          : load_halves(planes.scales);
   return vmul(scales, vset(integer_unit(kCode)));
 }
-
-// ---- a tile as pairs of integers
 
 // Behind a tile's lines: 16 scales, unit included, then the offset.
 inline const float* scales_behind(const std::byte* tile, int num_lines) {
@@ -126,7 +82,7 @@ void unpack_integers(const std::byte* tile, const std::byte* ahead, int head_dim
   for (int chunk = 0; chunk < chunks; ++chunk) {
     for (; fetched * chunks < bytes * (chunk + 1); fetched += kLineBytes) prefetch(ahead + fetched);
     Ints q[4];
-    load_integers<kCode, kIsKey>(planes, chunk, table, before, q);
+    load_bytes<kCode, kIsKey>(planes, chunk, table, before, q);
     uint32_t* const to = words + chunk * kPairs * kTileLanes;
     for (int i = 0; i < 4; ++i) {
       istore(to + 2 * i * kTileLanes, even_bytes(q[i]));
@@ -245,7 +201,7 @@ inline void dot_stored_tile(const float* query, int64_t query_stride, const std:
   for (int chunk = 0; chunk < chunks; ++chunk) {
     for (; fetched * chunks < bytes * (chunk + 1); fetched += kLineBytes) prefetch(ahead + fetched);
     Ints q[4];
-    load_integers<kCode, true>(planes, chunk, table, before, q);
+    load_bytes<kCode, true>(planes, chunk, table, before, q);
     const float* const words = query + kQueryHeader + chunk * kPairs;
     unrolled<4>([&](auto i) {
       const Ints even = even_bytes(q[i]);
@@ -432,7 +388,7 @@ inline void add_stored_step(const float* weights, const StepTiles& s, int lo, in
     unrolled<R>([&](auto r) { sum[r] = iset(0); });
     for (int t = first; t < last; ++t) {
       Ints q[4];
-      load_integers<kCode, false>(planes[t], g, table, before[t], q);
+      load_bytes<kCode, false>(planes[t], g, table, before[t], q);
       unrolled<4>([&](auto i) {
         const Ints even = even_bytes(q[i]);
         const Ints odd = odd_bytes(q[i]);

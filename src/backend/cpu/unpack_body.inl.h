@@ -240,6 +240,51 @@ inline void store_word(Ints q, const Scales<kIsKey>& scales, const Scales<kIsKey
   store_value<kCode, kIsKey, i, 3>(q, scales, zeros, centroids, out);
 }
 
+// ---- codes of a tile
+
+// Where the planes of a stored tile lie.
+struct Planes {
+  const std::byte* at[internal::kMaxPlanes];
+  const std::byte* scales;
+};
+
+template <KvCode kCode>
+inline Planes planes_at(const std::byte* tile, int head_dim) {
+  constexpr internal::PlaneBits kPlanes = internal::planes_of(internal::traits_of(kCode));
+  Planes planes;
+  const std::byte* next = tile;
+  for (int p = 0; p < internal::kMaxPlanes; ++p) {
+    planes.at[p] = next;
+    next += internal::plane_bytes(kPlanes.bits[p], head_dim);
+  }
+  planes.scales = next;
+  return planes;
+}
+
+template <KvCode kCode>
+inline Ints table_of() {
+  if constexpr (has_levels(internal::traits_of(kCode)) || kCode == KvCode::q4) {
+    return byte_table<kCode>();
+  } else {
+    return iset(0);
+  }
+}
+
+// The codes of a chunk, or what they are looked up as, as bytes in the order of the planes.
+// `before` as load_trellis wants it.
+template <KvCode kCode, bool kIsKey>
+inline void load_bytes(const Planes& planes, int chunk, Ints table, Ints& before, Ints* q) {
+  constexpr internal::PackedTraits kTraits = internal::traits_of(kCode);
+  if constexpr (kTraits.family == internal::PackedFamily::trellis) {
+    load_trellis<kTraits.bits, kIsKey>(planes.at, chunk, table, before, q);
+  } else {
+    load_codes<kTraits.bits>(planes.at, chunk, q);
+    if constexpr (has_levels(kTraits) || kCode == KvCode::q4) {
+      for (int i = 0; i < 4; ++i) q[i] = byte_lookup(q[i], table);
+    }
+  }
+}
+
 // ---- one tile
 
 // Writes ceil(head_dim / 16) * 16 lines at `out`: a K or V tile of f32. Fetches `ahead`, a tile of
@@ -248,23 +293,15 @@ template <KvCode kCode, bool kIsKey>
 void unpack_tile(const std::byte* tile, const std::byte* ahead, int head_dim, float* out) {
   using internal::PackedFamily;
   constexpr internal::PackedTraits kTraits = internal::traits_of(kCode);
-  constexpr internal::PlaneBits kPlanes = internal::planes_of(kTraits);
   constexpr bool kGrouped = kTraits.family == PackedFamily::turboquant_key ||
                             kTraits.family == PackedFamily::turboquant_value;
-  constexpr bool kLooksUp = has_levels(kTraits) || kCode == KvCode::q4;
-  const std::byte* planes[internal::kMaxPlanes];
-  const std::byte* next = tile;
-  for (int p = 0; p < internal::kMaxPlanes; ++p) {
-    planes[p] = next;
-    next += internal::plane_bytes(kPlanes.bits[p], head_dim);
-  }
-  const std::byte* const scale_line = next;
+  const Planes planes = planes_at<kCode>(tile, head_dim);
+  const std::byte* const scale_line = planes.scales;
   const std::byte* const zero_line = tile + internal::zeros_offset(kTraits, head_dim);
   const float* const centroids = kTraits.family == PackedFamily::turboquant_value
                                      ? internal::lloyd_max(kTraits.bits).centroids.data()
                                      : nullptr;
-  Ints table = iset(0);
-  if constexpr (kLooksUp) table = byte_table<kCode>();
+  const Ints table = table_of<kCode>();
 
   Scales<kIsKey> scales, zeros;
   if constexpr (kTraits.family == PackedFamily::kv_quant) {
@@ -291,14 +328,7 @@ void unpack_tile(const std::byte* tile, const std::byte* ahead, int head_dim, fl
       }
     }
     Ints q[4];
-    if constexpr (kTraits.family == PackedFamily::trellis) {
-      load_trellis<kTraits.bits, kIsKey>(planes, chunk, table, before, q);
-    } else {
-      load_codes<kTraits.bits>(planes, chunk, q);
-      if constexpr (kLooksUp) {
-        for (int i = 0; i < 4; ++i) q[i] = byte_lookup(q[i], table);
-      }
-    }
+    load_bytes<kCode, kIsKey>(planes, chunk, table, before, q);
     float* const to = out + chunk * internal::kChunk * kTileLanes;
     store_word<kCode, kIsKey, 0>(q[0], scales, zeros, centroids, to);
     store_word<kCode, kIsKey, 1>(q[1], scales, zeros, centroids, to);
