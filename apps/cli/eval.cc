@@ -28,6 +28,7 @@ struct EvalOptions {
   int chunks = 0;
   int batch = 512;
   int threads = num_usable_processors();
+  int64_t first_position = 0;
   bool is_long = false;
   bool all_positions = false;
   std::vector<std::string> formats;
@@ -111,6 +112,10 @@ Status check(EvalOptions& options) {
         "fetches a novel");
   }
   if (options.context < 4) return invalid_argument("eval: -c must be at least 4");
+  if (options.first_position % 512 != 0) {
+    return invalid_argument(format("--first-position %lld is no multiple of 512",
+                                   static_cast<long long>(options.first_position)));
+  }
   if (!options.is_long) return {};
   if (options.all_positions) {
     return invalid_argument(
@@ -127,6 +132,7 @@ Status check(EvalOptions& options) {
 CompareParams params_of(const EvalOptions& options) {
   CompareParams params;
   params.context = options.context;
+  params.first_position = options.first_position;
   if (options.is_long) {
     params.first_scored = options.context - 1 - kLongPositions;
     params.max_chunks = 1;
@@ -229,6 +235,12 @@ Command add_eval(CLI::App& program) {
                     "Score every position of a chunk, not the second half");
   command->add_flag("--long", options->is_long,
                     "Score the last 512 positions of a long context (-c 8192 or more) only");
+  command
+      ->add_option("--first-position", options->first_position,
+                   "Position of each chunk's first token, a multiple of 512: how formats do far "
+                   "from where keys were calibrated")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->capture_default_str();
   add_output_option(*command, options->output, {"text", "json", "md", "html"});
   return {command, [options] { return evaluate(*options); }};
 }

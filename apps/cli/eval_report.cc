@@ -123,6 +123,7 @@ ordered_json eval_json(const EvalReport& report) {
           {"text", report.text},
           {"context", result.context},
           {"chunks", result.num_chunks},
+          {"first_position", result.first_position},
           {"first_scored", result.first_scored},
           {"positions", result.num_positions},
           {"threads", report.threads},

@@ -71,7 +71,8 @@ std::shared_ptr<const KeyCalibration> calibration(Turns turns, int frame, int nu
     layer.diagonal.push_back(std::exp2(0.3F * x));
   }
   return std::make_shared<const KeyCalibration>(KeyCalibration{
-      frame, std::vector<LayerKeyCalibration>(static_cast<size_t>(num_layers), layer)});
+      .frame = frame,
+      .layers = std::vector<LayerKeyCalibration>(static_cast<size_t>(num_layers), layer)});
 }
 
 PagedCacheOptions options_of(KvFormat format, Turns turns = Turns::rope, int frame = 128,

@@ -223,7 +223,7 @@ std::shared_ptr<const KeyCalibration> calibration(bool neighbours) {
   for (const float x : bell(12, int64_t{kNumKvHeads} * kHeadDim)) {
     layer.diagonal.push_back(std::exp2(0.3F * x));
   }
-  return std::make_shared<const KeyCalibration>(KeyCalibration{128, {layer}});
+  return std::make_shared<const KeyCalibration>(KeyCalibration{.frame = 128, .layers = {layer}});
 }
 
 TEST(CalibratedKeys, EqualTheReferenceAndStayNearTheExactOutputs) {

@@ -37,7 +37,7 @@ struct Turn {
 // A row turned back.
 void turned(const KeyRope& rope, const Turn& turn, const float* row, std::span<double> out) {
   std::copy_n(row, out.size(), out.begin());
-  internal::turn_pairs(rope.pairs, turn.cos.data(), turn.sin.data(), turn.cos.size(), -1,
+  internal::turn_pairs(rope.pairs, turn.cos.data(), turn.sin.data(), turn.cos.size(), -1.0,
                        out.data());
 }
 

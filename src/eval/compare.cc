@@ -38,8 +38,13 @@ Status with_name(const std::string& name, const Status& status) {
 }
 
 // Room for one chunk.
-ModelCacheOptions options_for(const Candidate& candidate, int context) {
+ModelCacheOptions options_for(const Candidate& candidate, int context, int64_t first_position) {
   ModelCacheOptions options = candidate.cache;
+  if (options.key_calibration != nullptr) {
+    KeyCalibration calibration = *options.key_calibration;
+    calibration.first_position = first_position;
+    options.key_calibration = std::make_shared<const KeyCalibration>(std::move(calibration));
+  }
   options.max_tokens = context;
   options.max_sequences = 1;
   return options;
@@ -62,8 +67,12 @@ class Comparer {
     reference_logits_.resize(room);
     weights_.resize(room);
     logits_.resize(room);
+    runner.set_first_position(params.first_position);
   }
-  ~Comparer() { runner_.set_row_hook({}); }
+  ~Comparer() {
+    runner_.set_row_hook({});
+    runner_.set_first_position(0);
+  }
   Comparer(const Comparer&) = delete;
   Comparer& operator=(const Comparer&) = delete;
 
@@ -98,7 +107,8 @@ class Comparer {
 };
 
 Status Comparer::add(const Candidate& candidate) {
-  Result<CacheSet> caches = runner_.make_caches(options_for(candidate, params_.context));
+  Result<CacheSet> caches =
+      runner_.make_caches(options_for(candidate, params_.context, params_.first_position));
   if (!caches.ok()) return with_name(candidate.name, caches.status());
   Sequence sequence = caches->new_sequence();
   runs_.push_back(
@@ -242,6 +252,10 @@ Status check(const CompareParams& params, int first_scored, size_t num_candidate
     return invalid_argument("the first scored position is " + std::to_string(first_scored) +
                             "; it must lie in 0 to " + std::to_string(params.context - 2));
   }
+  if (params.first_position < 0 || params.first_position % 512 != 0) {
+    return invalid_argument("the first position is " + std::to_string(params.first_position) +
+                            "; it must be a multiple of 512");
+  }
   if (params.max_rows < 1 || params.num_buckets < 1 ||
       (params.max_chunks && *params.max_chunks < 1)) {
     return invalid_argument("max_rows, num_buckets and max_chunks must be at least 1");
@@ -253,7 +267,7 @@ Status check(const CompareParams& params, int first_scored, size_t num_candidate
 Status check_memory(const ModelRunner& runner, std::span<const Candidate> candidates, int context) {
   int64_t sum = 0;
   for (const Candidate& candidate : candidates) {
-    ModelCacheOptions options = options_for(candidate, context);
+    ModelCacheOptions options = options_for(candidate, context, 0);
     options.max_batch_tokens = runner.options().max_batch_tokens;
     const Result<std::vector<PagedCacheOptions>> caches = runner.model().cache_options(options);
     if (!caches.ok()) return with_name(candidate.name, caches.status());
@@ -307,6 +321,7 @@ Result<Comparison> compare_formats(ModelRunner& runner, std::span<const TokenId>
   Comparison comparison;
   comparison.context = params.context;
   comparison.num_chunks = static_cast<int>(num_chunks);
+  comparison.first_position = params.first_position;
   comparison.first_scored = first_scored;
   comparison.num_positions = static_cast<int64_t>(num_chunks) * (params.context - 1 - first_scored);
   if (Status status = comparer.finish(all, comparison); !status.ok()) return status;

@@ -126,6 +126,24 @@ TEST(Compare, LeavesNoHookBehind) {
   EXPECT_GT(first.candidates[0].kld_max, 0);
 }
 
+TEST(Compare, PositionsMayCountFromFarAway) {
+  const std::vector<TokenId> tokens = tiny_tokens(4, kContext);
+  const auto runner = make_runner();
+  const auto all = candidates({"f32", "tq8"});
+  const Comparison near = compare_formats(*runner, tokens, all, {.context = kContext}).value();
+  const Comparison far =
+      compare_formats(*runner, tokens, all, {.context = kContext, .first_position = 16384}).value();
+  EXPECT_EQ(far.first_position, 16384);
+  EXPECT_EQ(far.candidates[0].mean_kld, 0);
+  // RoPE is relative: the same predictions, but for rounding.
+  EXPECT_NE(far.reference.ppl, near.reference.ppl);
+  EXPECT_NEAR(far.reference.ppl, near.reference.ppl, 1e-4 * near.reference.ppl);
+  // Nothing stays behind.
+  const Comparison again = compare_formats(*runner, tokens, all, {.context = kContext}).value();
+  expect_same(again.reference, near.reference);
+  expect_same(again.candidates[1], near.candidates[1]);
+}
+
 TEST(Compare, BucketsCoverTheScoredPositionsOnce) {
   const auto runner = make_runner();
   const Comparison got =
@@ -189,6 +207,7 @@ TEST(Compare, RefusesWhatItCannotScore) {
   EXPECT_THAT(message({.context = 48, .first_scored = 47}, all), HasSubstr("0 to 46"));
   EXPECT_THAT(message({.context = 48, .max_rows = 0}, all), HasSubstr("max_rows"));
   EXPECT_THAT(message({.context = 48, .max_chunks = 0}, all), HasSubstr("max_chunks"));
+  EXPECT_THAT(message({.context = 48, .first_position = 128}, all), HasSubstr("multiple of 512"));
   EXPECT_THAT(message({.context = 48}, {}), HasSubstr("no format"));
 }
 

@@ -2,6 +2,7 @@
 // bit of byte 0. An element may straddle two bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -10,31 +11,25 @@ namespace kvik::internal {
 // Requires: 1 <= bits <= 8, codes below 2^bits; `out` has count * bits / 8 bytes, and count * bits
 // is a multiple of 8.
 inline void pack_bits(const uint8_t* codes, int count, int bits, std::byte* out) noexcept {
-  uint32_t pending = 0;
-  int num_pending = 0;
-  for (int i = 0; i < count; ++i) {
-    pending |= static_cast<uint32_t>(codes[i]) << num_pending;
-    num_pending += bits;
-    if (num_pending >= 8) {
-      *out++ = static_cast<std::byte>(pending & 0xffu);
-      pending >>= 8;
-      num_pending -= 8;
-    }
+  // Eight codes are `bits` whole bytes.
+  for (int i = 0; i < count; i += 8) {
+    const int taken = std::min(8, count - i);
+    uint64_t word = 0;
+    for (int j = 0; j < taken; ++j) word |= static_cast<uint64_t>(codes[i + j]) << (j * bits);
+    for (int k = 0; k < taken * bits / 8; ++k) *out++ = static_cast<std::byte>(word >> (8 * k));
   }
 }
 
 // Requires: as above.
 inline void unpack_bits(const std::byte* in, int count, int bits, uint8_t* codes) noexcept {
-  uint32_t pending = 0;
-  int num_pending = 0;
-  for (int i = 0; i < count; ++i) {
-    if (num_pending < bits) {
-      pending |= static_cast<uint32_t>(*in++) << num_pending;
-      num_pending += 8;
+  const uint64_t mask = (1u << bits) - 1u;
+  for (int i = 0; i < count; i += 8) {
+    const int taken = std::min(8, count - i);
+    uint64_t word = 0;
+    for (int k = 0; k < taken * bits / 8; ++k) word |= static_cast<uint64_t>(*in++) << (8 * k);
+    for (int j = 0; j < taken; ++j) {
+      codes[i + j] = static_cast<uint8_t>(word >> (j * bits) & mask);
     }
-    codes[i] = static_cast<uint8_t>(pending & ((1u << bits) - 1u));
-    pending >>= bits;
-    num_pending -= bits;
   }
 }
 

@@ -15,11 +15,13 @@ bool turn_alike(const LayerKeyCalibration& a, const LayerKeyCalibration& b) {
 
 }  // namespace
 
-FrameAngles::FrameAngles(const LayerKeyCalibration& layer, int frame, int64_t num_positions) {
+FrameAngles::FrameAngles(const KeyCalibration& calibration, const LayerKeyCalibration& layer,
+                         int64_t num_positions) {
+  const int frame = calibration.frame;
   const int64_t num_frames = std::min(kMaxFrames, (num_positions + frame - 1) / frame);
   for (int64_t i = 0; i < num_frames; ++i) {
     for (const double frequency : layer.frequencies) {
-      const double angle = static_cast<double>(i * frame) * frequency;
+      const double angle = static_cast<double>(calibration.first_position + i * frame) * frequency;
       cos.push_back(std::cos(angle));
       sin.push_back(std::sin(angle));
     }
@@ -65,7 +67,7 @@ std::vector<std::unique_ptr<const FramedKeys>> framed_keys(const KvSpec& spec,
     if (!is_rotated(spec.layers[static_cast<size_t>(i)].k)) continue;
     const LayerKeyCalibration& layer = spec.key_calibration->layers[static_cast<size_t>(i)];
     if (last == nullptr || !turn_alike(*last, layer)) {
-      angles = std::make_shared<FrameAngles>(layer, spec.key_calibration->frame, num_positions);
+      angles = std::make_shared<FrameAngles>(*spec.key_calibration, layer, num_positions);
     }
     last = &layer;
     layers[static_cast<size_t>(i)] = std::make_unique<FramedKeys>(

@@ -15,7 +15,8 @@ struct FrameAngles {
   std::vector<double> cos, sin;
 
   // Of the frames that cover [0, num_positions), up to a limit.
-  FrameAngles(const LayerKeyCalibration& layer, int frame, int64_t num_positions);
+  FrameAngles(const KeyCalibration& calibration, const LayerKeyCalibration& layer,
+              int64_t num_positions);
 };
 
 // Not moved once made: views hold the address of transform().

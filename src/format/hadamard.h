@@ -20,6 +20,8 @@ constexpr bool is_sign_negative(int head_dim, int i) {
 // Length of the blocks that are transformed apart: the largest power of two that divides head_dim.
 constexpr int hadamard_block(int head_dim) { return head_dim & -head_dim; }
 
+// Rows below have multiples of 16 elements, up to kMaxHeadDim.
+
 // Multiplies by the signs.
 void apply_signs(float* row, int head_dim) noexcept;
 

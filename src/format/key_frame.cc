@@ -5,6 +5,7 @@
 #include <string>
 
 #include "format/hadamard.h"
+#include "format/row_math.h"
 #include "format/turn_pairs.h"
 #include "kvik/core/check.h"
 #include "kvik/format/kv_format.h"
@@ -25,14 +26,15 @@ Status check_array(const char* name, std::span<const float> values, int head_dim
 
 // Turns `row` back by the begin of a frame (direction -1), or forth again (+1). Angles are in
 // double: at position 100,000 a float angle is off by 4e-3 radians.
-void turn(const KeyFrame& frame, int64_t begin, double direction, double* row) noexcept {
+template <class Float>
+void turn(const KeyFrame& frame, int64_t begin, Float direction, Float* row) noexcept {
   const size_t num_pairs = frame.frequencies.size();
   const size_t at = static_cast<size_t>(begin / frame.frame) * num_pairs;
   const bool is_known = at + num_pairs <= frame.cos_table.size();
   double own_cos[kMaxHeadDim / 2];
   double own_sin[kMaxHeadDim / 2];
   for (size_t p = 0; p < num_pairs && !is_known; ++p) {
-    const double angle = static_cast<double>(begin) * frame.frequencies[p];
+    const double angle = static_cast<double>(frame.first_position + begin) * frame.frequencies[p];
     own_cos[p] = std::cos(angle);
     own_sin[p] = std::sin(angle);
   }
@@ -47,6 +49,10 @@ Status check(const KeyFrame& frame, int head_dim) {
   if (frame.frame != 128 && frame.frame != 256 && frame.frame != 512) {
     return invalid_argument("frame is " + std::to_string(frame.frame) +
                             " tokens; frames of 128, 256 and 512 exist");
+  }
+  if (frame.first_position < 0 || frame.first_position % frame.frame != 0) {
+    return invalid_argument("first_position is " + std::to_string(frame.first_position) +
+                            "; it must be a multiple of the frame, " + std::to_string(frame.frame));
   }
   if (head_dim < 1 || head_dim > kMaxHeadDim) {
     return invalid_argument("head_dim is " + std::to_string(head_dim) + "; frames take 1 to " +
@@ -75,6 +81,7 @@ KeyFrame KeyCalibration::key_frame(int layer, int kv_head, int head_dim) const {
   const auto at = static_cast<size_t>(kv_head) * static_cast<size_t>(head_dim);
   const auto count = static_cast<size_t>(head_dim);
   return {.frame = frame,
+          .first_position = first_position,
           .pairs = of.pairs,
           .frequencies = of.frequencies,
           .centre = std::span<const float>(of.centre).subspan(at, count),
@@ -110,7 +117,7 @@ void frame_key(const KeyFrame& frame, int64_t position, std::span<const float> k
                std::span<float> row) noexcept {
   double turned[kMaxHeadDim];
   std::ranges::copy(key, turned);
-  turn(frame, frame_begin(frame, position), -1, turned);
+  turn(frame, frame_begin(frame, position), -1.0, turned);
   for (size_t d = 0; d < row.size(); ++d) {
     row[d] = static_cast<float>((turned[d] - frame.centre[d]) * frame.diagonal[d]);
   }
@@ -122,22 +129,24 @@ void unframe_key(const KeyFrame& frame, int64_t position, std::span<const float>
   for (size_t d = 0; d < row.size(); ++d) {
     turned[d] = double{row[d]} / frame.diagonal[d] + frame.centre[d];
   }
-  turn(frame, frame_begin(frame, position), 1, turned);
+  turn(frame, frame_begin(frame, position), 1.0, turned);
   for (size_t d = 0; d < key.size(); ++d) key[d] = static_cast<float>(turned[d]);
 }
 
 float prepare_query(const KeyFrame& frame, int64_t begin, std::span<const float> query,
                     std::span<float> prepared) noexcept {
-  double turned[kMaxHeadDim];
-  std::ranges::copy(query, turned);
-  turn(frame, begin, -1, turned);
-  double added = 0;
-  for (size_t d = 0; d < prepared.size(); ++d) {
-    added += turned[d] * frame.centre[d];
-    prepared[d] = static_cast<float>(turned[d] / frame.diagonal[d]);
-  }
-  internal::rotate(prepared.data(), static_cast<int>(prepared.size()));
-  return static_cast<float>(added);
+  // In float, as the dot products that follow: this runs for each query in each frame that it sees.
+  const auto head_dim = static_cast<int>(query.size());
+  float turned[kMaxHeadDim];
+  for (int d = 0; d < head_dim; ++d) turned[d] = query[static_cast<size_t>(d)];
+  turn(frame, begin, -1.0f, turned);
+  const float* const centre = frame.centre.data();
+  const float* const diagonal = frame.diagonal.data();
+  const float added = internal::sum16(head_dim, [&](int d) { return turned[d] * centre[d]; });
+  for (int d = 0; d < head_dim; ++d) turned[d] /= diagonal[d];
+  internal::rotate(turned, head_dim);
+  std::ranges::copy_n(turned, head_dim, prepared.data());
+  return added;
 }
 
 }  // namespace kvik

@@ -49,7 +49,11 @@ struct Calibrated {
           std::pow(1e4, -static_cast<double>(p) / static_cast<double>(num_pairs)));
     }
     for (float& a : diagonal) a = std::exp2(a * 0.4f);
-    frame = {tokens, pairs, frequencies, centre, diagonal};
+    frame = {.frame = tokens,
+             .pairs = pairs,
+             .frequencies = frequencies,
+             .centre = centre,
+             .diagonal = diagonal};
   }
   // A moved vector keeps its memory, so the spans stay good; a copy's would not.
   Calibrated(Calibrated&&) = default;
@@ -118,6 +122,24 @@ TEST(KeyFrame, StoredRowsDependOnThePlaceInTheFrameAlone) {
   }
 }
 
+TEST(KeyFrame, PositionsMayCountFromAFrameFarAway) {
+  for (const Calibrated& each : transforms()) {
+    KeyFrame late = each.frame;
+    late.first_position = 16384;
+    const size_t head_dim = each.centre.size();
+    const Row key = test::bell(8, static_cast<int>(head_dim));
+    Row row(head_dim), late_row(head_dim), query(head_dim), late_query(head_dim);
+    frame_key(each.frame, 16384 + 700, key, row);
+    frame_key(late, 700, key, late_row);
+    EXPECT_EQ(row, late_row);
+    const float added = prepare_query(each.frame, frame_begin(each.frame, 16384 + 700), key, query);
+    EXPECT_EQ(added, prepare_query(late, frame_begin(late, 700), key, late_query));
+    EXPECT_EQ(query, late_query);
+    frame_key(each.frame, 700, key, row);
+    EXPECT_NE(row, late_row);
+  }
+}
+
 TEST(KeyFrame, CentreAndDiagonalShrinkTheErrorOfScores) {
   // Keys with a large common vector and unequal channels, as calibration finds them.
   const Calibrated c(128, 64, 128, KeyPairs::halves);
@@ -153,6 +175,9 @@ TEST(KeyFrame, NamesTheFieldThatIsOutOfRange) {
   KeyFrame bad = good.frame;
   bad.frame = 64;
   EXPECT_THAT(message(bad), HasSubstr("frame is 64 tokens; frames of 128, 256 and 512 exist"));
+  bad = good.frame;
+  bad.first_position = 64;
+  EXPECT_THAT(message(bad), HasSubstr("first_position is 64; it must be a multiple of the frame"));
   EXPECT_THAT(message(good.frame, 0), HasSubstr("head_dim is 0"));
   EXPECT_THAT(message(good.frame, 62), HasSubstr("32 frequencies turn more dims"));
   EXPECT_THAT(message(good.frame, 96), HasSubstr("centre has 64 numbers; a head needs 96"));

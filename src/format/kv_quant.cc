@@ -25,14 +25,12 @@ bool encode_kv_quant(const PackedTraits& traits, const float* row, int head_dim,
   const int bits = traits.bits;
   const auto qmax = static_cast<float>(qmax_of(bits));
   if (!all_finite(row, head_dim)) return false;
-  float peak = 0;
-  for (int i = 0; i < head_dim; ++i) peak = std::max(peak, std::fabs(row[i]));
-  const float scale = std::max(peak / qmax, 1e-6f);
+  const float scale = std::max(peak_of(row, head_dim) / qmax, 1e-6f);
   // Within a few ulp of the largest float the decoded peak would be infinite.
   if (!std::isfinite(scale * qmax)) return false;
-  uint8_t codes[kMaxHeadDim] = {};
+  uint8_t codes[kMaxHeadDim];
   for (int i = 0; i < head_dim; ++i) {
-    const float code = std::clamp(std::nearbyint(row[i] / scale), -qmax, qmax);
+    const float code = std::clamp(round_even(row[i] / scale), -qmax, qmax);
     codes[i] = static_cast<uint8_t>(static_cast<int>(code) + offset_of(bits));
   }
   pack_bits(codes, head_dim, bits, packed);
@@ -43,7 +41,7 @@ bool encode_kv_quant(const PackedTraits& traits, const float* row, int head_dim,
 void decode_kv_quant(const PackedTraits& traits, const std::byte* packed, int head_dim,
                      float* row) noexcept {
   const int bits = traits.bits;
-  uint8_t codes[kMaxHeadDim] = {};
+  uint8_t codes[kMaxHeadDim];
   unpack_bits(packed, head_dim, bits, codes);
   const auto scale = load_as<float>(packed + head_dim * bits / 8);
   for (int i = 0; i < head_dim; ++i) {

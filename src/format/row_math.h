@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "kvik/core/dtype.h"
@@ -43,8 +45,26 @@ inline f16_bits f16_not_below(float x) noexcept {
   return static_cast<f16_bits>(half + (below ? 1 : 0));
 }
 
+// The largest magnitude as bits of a float; with a NaN or an infinity, at least infinity's. No
+// early end, and integers, so that compilers use vectors.
+inline int32_t peak_bits(const float* x, int count) noexcept {
+  int32_t peak = 0;
+  for (int i = 0; i < count; ++i) peak = std::max(peak, std::bit_cast<int32_t>(x[i]) & 0x7fffffff);
+  return peak;
+}
+// Requires: finite numbers.
+inline float peak_of(const float* x, int count) noexcept {
+  return std::bit_cast<float>(peak_bits(x, count));
+}
 inline bool all_finite(const float* x, int count) noexcept {
-  return std::all_of(x, x + count, [](float e) { return std::isfinite(e); });
+  return peak_bits(x, count) < 0x7f800000;
+}
+
+// To the nearest integer, ties to even, never -0, without a call into the C library. Beyond 2^22
+// only about the same number. Requires: the default rounding mode.
+inline float round_even(float x) noexcept {
+  constexpr float kShift = 0x1.8p23f;
+  return x + kShift - kShift;
 }
 
 template <class T>

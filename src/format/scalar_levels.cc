@@ -11,6 +11,7 @@
 
 #include "format/bit_stream.h"
 #include "format/hadamard.h"
+#include "format/lanes.h"
 #include "format/level_tables.h"
 #include "format/row_families.h"
 #include "format/row_math.h"
@@ -18,13 +19,13 @@
 namespace kvik::internal {
 namespace {
 
+constexpr int kMaxLevels = 16;
+
 // Writes code and value of each element. Requires: n2 is the row's sum of squares, at least kTiny.
 void code_integers(const float* y, int head_dim, uint8_t* codes, float* values) noexcept {
-  float peak = 0;
-  for (int i = 0; i < head_dim; ++i) peak = std::max(peak, std::fabs(y[i]));
-  const float factor = 127.0f / peak;
+  const float factor = 127.0f / peak_of(y, head_dim);
   for (int i = 0; i < head_dim; ++i) {
-    values[i] = std::nearbyint(y[i] * factor);
+    values[i] = round_even(y[i] * factor);
     codes[i] = static_cast<uint8_t>(static_cast<int>(values[i]));
   }
 }
@@ -32,18 +33,20 @@ void code_integers(const float* y, int head_dim, uint8_t* codes, float* values) 
 void code_levels(const LevelTable& table, const float* y, float n2, int head_dim, uint8_t* codes,
                  float* values) noexcept {
   const float sigma = std::sqrt(n2 / static_cast<float>(head_dim));
-  const size_t num_boundaries = table.levels.size() - 1;
-  for (int i = 0; i < head_dim; ++i) {
-    const float u = y[i] / sigma * table.gain;
-    // Midpoints of neighbouring levels are exact: (l0 + l1 + 1) / 64.
-    size_t code = 0;
-    while (code < num_boundaries &&
-           static_cast<float>(table.levels[code] + table.levels[code + 1] + 1) * (1.0f / 64.0f) <
-               u) {
-      ++code;
+  // Midpoints of neighbouring levels are exact: (l0 + l1 + 1) / 64.
+  float midpoints[kMaxLevels] = {};
+  for (size_t n = 0; n + 1 < table.levels.size(); ++n) {
+    midpoints[n] = static_cast<float>(table.levels[n] + table.levels[n + 1] + 1) * (1.0f / 64.0f);
+  }
+  const auto num_midpoints = static_cast<int>(table.levels.size()) - 1;
+  for (int i = 0; i < head_dim; i += 4) {
+    const Floats4 u = load4(y + i) / all4(sigma) * all4(table.gain);
+    Ints4 code{};
+    for (int n = 0; n < num_midpoints; ++n) code -= all4(midpoints[n]) < u;  // true is -1
+    for (int lane = 0; lane < 4; ++lane) {
+      codes[i + lane] = static_cast<uint8_t>(code[lane]);
+      values[i + lane] = level_value(table.levels[static_cast<size_t>(code[lane])]);
     }
-    codes[i] = static_cast<uint8_t>(code);
-    values[i] = level_value(table.levels[code]);
   }
 }
 
@@ -51,18 +54,18 @@ void code_levels(const LevelTable& table, const float* y, float n2, int head_dim
 
 bool encode_scalar(const PackedTraits& traits, const float* row, int head_dim,
                    std::byte* packed) noexcept {
-  float y[kMaxRotatedHeadDim] = {};
+  float y[kMaxRotatedHeadDim];
   const std::optional<float> squares = rotate_row(row, head_dim, y);
   if (!squares) return false;
   const float n2 = *squares;
 
-  uint8_t codes[kMaxRotatedHeadDim] = {};
+  uint8_t codes[kMaxRotatedHeadDim];
   f16_bits scale = 0;
   if (n2 < kTiny) {
     const int zero = traits.bits == 8 ? 0 : (1 << (traits.bits - 1)) - 1;
     std::fill(codes, codes + head_dim, static_cast<uint8_t>(zero));
   } else {
-    float values[kMaxRotatedHeadDim] = {};
+    float values[kMaxRotatedHeadDim];
     if (traits.bits == 8) {
       code_integers(y, head_dim, codes, values);
     } else {
@@ -77,7 +80,7 @@ bool encode_scalar(const PackedTraits& traits, const float* row, int head_dim,
 
 void decode_scalar(const PackedTraits& traits, const std::byte* packed, int head_dim,
                    float* rotated) noexcept {
-  uint8_t codes[kMaxRotatedHeadDim] = {};
+  uint8_t codes[kMaxRotatedHeadDim];
   unpack_bits(packed, head_dim, traits.bits, codes);
   const float scale = f16_to_f32(load_as<f16_bits>(packed + head_dim * traits.bits / 8));
   if (traits.bits == 8) {

@@ -61,8 +61,7 @@ void encode_group(const GroupScale& group, const CodeRange& range, const float* 
   const float zero = f16_to_f32(group.zero);
   for (int i = 0; i < kTurboQuantGroup; ++i) {
     const float code =
-        group.flat ? 0.0f
-                   : std::clamp(std::nearbyint(x[i] / scale - zero), range.least, range.most);
+        group.flat ? 0.0f : std::clamp(round_even(x[i] / scale - zero), range.least, range.most);
     codes[i] = static_cast<uint8_t>(static_cast<int>(code));
   }
 }
@@ -75,7 +74,7 @@ bool encode_turboquant_key(const PackedTraits& traits, const float* row, int hea
   const CodeRange range = code_range(traits);
   const int num_groups = head_dim / kTurboQuantGroup;
   std::array<f16_bits, kMaxGroups> scales, zeros;
-  uint8_t codes[kMaxHeadDim] = {};
+  uint8_t codes[kMaxHeadDim];
   for (int g = 0; g < num_groups; ++g) {
     const float* const x = row + g * kTurboQuantGroup;
     const auto [least, most] = std::minmax_element(x, x + kTurboQuantGroup);
@@ -97,7 +96,7 @@ bool encode_turboquant_key(const PackedTraits& traits, const float* row, int hea
 
 void decode_turboquant_key(const PackedTraits& traits, const std::byte* packed, int head_dim,
                            float* row) noexcept {
-  uint8_t codes[kMaxHeadDim] = {};
+  uint8_t codes[kMaxHeadDim];
   unpack_bits(packed, head_dim, traits.bits, codes);
   const std::byte* const scales = packed + head_dim * traits.bits / 8;
   const std::byte* const zeros = scales + head_dim / kTurboQuantGroup * 2;

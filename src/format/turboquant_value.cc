@@ -21,12 +21,12 @@ bool encode_turboquant_value(const PackedTraits& traits, const float* row, int h
                              std::byte* packed) noexcept {
   if (!all_finite(row, head_dim)) return false;
   float rotated[kMaxHeadDim];
-  std::copy(row, row + head_dim, rotated);
+  for (int i = 0; i < head_dim; ++i) rotated[i] = row[i];
   rotate(rotated, head_dim);
   const std::span<const float> boundaries = lloyd_max(traits.bits).boundaries;
   const int num_groups = head_dim / kTurboQuantGroup;
   std::array<f16_bits, kMaxHeadDim / kTurboQuantGroup> scales;
-  uint8_t codes[kMaxHeadDim] = {};
+  uint8_t codes[kMaxHeadDim];
   for (int g = 0; g < num_groups; ++g) {
     const float* const y = rotated + g * kTurboQuantGroup;
     const float sum = sum16(kTurboQuantGroup, [y](int i) { return y[i] * y[i]; });
@@ -46,7 +46,7 @@ bool encode_turboquant_value(const PackedTraits& traits, const float* row, int h
 
 void decode_turboquant_value(const PackedTraits& traits, const std::byte* packed, int head_dim,
                              float* rotated) noexcept {
-  uint8_t codes[kMaxHeadDim] = {};
+  uint8_t codes[kMaxHeadDim];
   unpack_bits(packed, head_dim, traits.bits, codes);
   const std::span<const float> centroids = lloyd_max(traits.bits).centroids;
   const std::byte* const scales = packed + head_dim * traits.bits / 8;

@@ -1,4 +1,4 @@
-// RoPE of one row in double, for what turns keys and queries between frames.
+// RoPE of one row, for what turns keys and queries between frames.
 #pragma once
 
 #include <cstddef>
@@ -7,24 +7,30 @@
 
 namespace kvik::internal {
 
-// Turns the pairs of `row` by angles given as cos and sin: forth (direction +1) or back (-1).
+// Turns the pairs of `row` by angles given as cos and sin: forth (direction +1) or back (-1). All
+// arithmetic is in Float.
+template <class Float>
 inline void turn_pairs(KeyPairs pairs, const double* cos, const double* sin, size_t num_pairs,
-                       double direction, double* row) noexcept {
+                       Float direction, Float* __restrict row) noexcept {
   if (pairs == KeyPairs::halves) {
-    double* const second = row + num_pairs;
+    Float* __restrict const second = row + num_pairs;
     for (size_t p = 0; p < num_pairs; ++p) {
-      const double x = row[p];
-      const double y = second[p];
-      row[p] = x * cos[p] - y * (direction * sin[p]);
-      second[p] = x * (direction * sin[p]) + y * cos[p];
+      const Float x = row[p];
+      const Float y = second[p];
+      const Float c = static_cast<Float>(cos[p]);
+      const Float s = direction * static_cast<Float>(sin[p]);
+      row[p] = x * c - y * s;
+      second[p] = x * s + y * c;
     }
     return;
   }
   for (size_t p = 0; p < num_pairs; ++p) {
-    const double x = row[2 * p];
-    const double y = row[2 * p + 1];
-    row[2 * p] = x * cos[p] - y * (direction * sin[p]);
-    row[2 * p + 1] = x * (direction * sin[p]) + y * cos[p];
+    const Float x = row[2 * p];
+    const Float y = row[2 * p + 1];
+    const Float c = static_cast<Float>(cos[p]);
+    const Float s = direction * static_cast<Float>(sin[p]);
+    row[2 * p] = x * c - y * s;
+    row[2 * p + 1] = x * s + y * c;
   }
 }
 

@@ -207,7 +207,8 @@ Status Decoder::run_layers(const ForwardPass& pass) const {
   Workspace& w = pass.workspace;
   look_up(pass.team, embedding, pass.tokens, embedding_scale, w.hidden);
   for (size_t i = 0; i < ropes.size(); ++i) {
-    rope_angles(ropes[i], pass.plan.plan(0).positions(), w.angles[i].cos, w.angles[i].sin);
+    rope_angles(ropes[i], pass.plan.plan(0).positions(), pass.first_position, w.angles[i].cos,
+                w.angles[i].sin);
   }
   for (const DecoderLayer& layer : layers) {
     if (Status status = run_attention(*this, layer, pass); !status.ok()) return status;

@@ -55,6 +55,7 @@ struct ForwardPass {
   ThreadTeam& team;
   Workspace& workspace;
   const RowHook& on_rows;  // may be empty
+  int64_t first_position;  // of RoPE
 
   int num_tokens() const { return static_cast<int>(tokens.size()); }
 };

@@ -253,6 +253,7 @@ KvSpec spec_of(const KvSpec& all, const std::vector<int>& layers) {
   }
   if (all.key_calibration != nullptr) {
     calibration.frame = all.key_calibration->frame;
+    calibration.first_position = all.key_calibration->first_position;
     spec.key_calibration = std::make_shared<const KeyCalibration>(std::move(calibration));
   }
   return spec;

@@ -79,6 +79,7 @@ class ModelRunner::Impl {
   void log_probabilities(int first_row, std::span<const TokenId> targets, double* out);
 
   void set_row_hook(RowHook hook) { on_rows_ = std::move(hook); }
+  void set_first_position(int64_t position) { first_position_ = position; }
 
   const Model& model() const { return *model_; }
   const RunnerOptions& options() const { return options_; }
@@ -102,6 +103,7 @@ class ModelRunner::Impl {
   std::vector<AppendRequest> requests_;
   std::vector<std::optional<int>> windows_;  // per cache of the current step's set
   RowHook on_rows_;
+  int64_t first_position_ = 0;
   int num_rows_ = 0;
 };
 
@@ -159,8 +161,8 @@ Status ModelRunner::Impl::forward(CacheSet& caches, std::span<const SequenceToke
   if (Status status = collect(steps); !status.ok()) return status;
   Result<SetPlan> plan = caches.reserve(requests_);
   if (!plan.ok()) return plan.status();
-  const ForwardPass pass{model_->info(), tokens_, caches, *plan,      windows_,
-                         *backend_,      matmul_, *team_, workspace_, on_rows_};
+  const ForwardPass pass{model_->info(), tokens_, caches,     *plan,    windows_,       *backend_,
+                         matmul_,        *team_,  workspace_, on_rows_, first_position_};
   Status status = decoder_.run_layers(pass);
   if (status.ok()) status = caches.commit(std::move(plan).value());
   if (status.ok()) num_rows_ = static_cast<int>(tokens_.size());
@@ -229,6 +231,10 @@ const RunnerOptions& ModelRunner::options() const { return impl_->options(); }
 const std::shared_ptr<Backend>& ModelRunner::backend() const { return impl_->backend(); }
 CpuIsa ModelRunner::isa() const { return impl_->isa(); }
 void ModelRunner::set_row_hook(RowHook hook) { impl_->set_row_hook(std::move(hook)); }
+void ModelRunner::set_first_position(int64_t position) {
+  KVIK_CHECK(position >= 0, "a negative position");
+  impl_->set_first_position(position);
+}
 int ModelRunner::num_rows() const { return impl_->num_rows(); }
 
 Result<CacheSet> ModelRunner::make_caches(const ModelCacheOptions& model_options) const {

@@ -83,10 +83,11 @@ Rope read_rope(ModelFileReader& reader, int rope_dim) {
   return rope;
 }
 
-void rope_angles(const Rope& rope, std::span<const int32_t> positions, float* cos, float* sin) {
+void rope_angles(const Rope& rope, std::span<const int32_t> positions, int64_t first_position,
+                 float* cos, float* sin) {
   for (const int32_t position : positions) {
     for (const double frequency : rope.frequency) {
-      const double angle = position * frequency;
+      const double angle = static_cast<double>(first_position + position) * frequency;
       *cos++ = static_cast<float>(rope.magnitude * std::cos(angle));
       *sin++ = static_cast<float>(rope.magnitude * std::sin(angle));
     }

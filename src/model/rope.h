@@ -40,9 +40,10 @@ Rope plain_rope(double base, int rope_dim);
 // scalings by name. Errors go to the reader.
 Rope read_rope(ModelFileReader& reader, int rope_dim);
 
-// magnitude * cos and sin of the angles of each position, [positions.size()][num_pairs], computed
-// in double.
-void rope_angles(const Rope& rope, std::span<const int32_t> positions, float* cos, float* sin);
+// magnitude * cos and sin of the angles of each position beyond first_position,
+// [positions.size()][num_pairs], computed in double.
+void rope_angles(const Rope& rope, std::span<const int32_t> positions, int64_t first_position,
+                 float* cos, float* sin);
 
 // Turns the first 2 * num_pairs dims of each head of one token, in place.
 void rotate_heads(float* row, int num_heads, int head_dim, RopePairs pairs, const float* cos,

@@ -26,13 +26,19 @@ TEST(Rope, AnglesAreExactFarFromTheStart) {
   const Rope rope = plain_rope(100000, 64);
   const std::vector<int32_t> positions = {0, 1, 1000000};
   std::vector<float> cos(96), sin(96);
-  rope_angles(rope, positions, cos.data(), sin.data());
+  rope_angles(rope, positions, 0, cos.data(), sin.data());
   EXPECT_EQ(cos[0], 1.0f);
   EXPECT_EQ(sin[0], 0.0f);
   for (size_t i = 0; i < 32; ++i) {
     const double angle = 1000000 * rope.frequency[i];
     EXPECT_EQ(cos[64 + i], static_cast<float>(std::cos(angle)));
     EXPECT_EQ(sin[64 + i], static_cast<float>(std::sin(angle)));
+  }
+  std::vector<float> late_cos(96), late_sin(96);
+  rope_angles(rope, std::vector<int32_t>{0, 1, 400000}, 600000, late_cos.data(), late_sin.data());
+  for (size_t i = 64; i < 96; ++i) {
+    EXPECT_EQ(late_cos[i], cos[i]);
+    EXPECT_EQ(late_sin[i], sin[i]);
   }
 }
 

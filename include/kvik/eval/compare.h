@@ -43,9 +43,10 @@ struct CandidateResult {
 struct Comparison {
   int context = 0;
   int num_chunks = 0;
-  int first_scored = 0;       // of a chunk
-  int64_t num_positions = 0;  // scored, over all chunks
-  CandidateResult reference;  // the f32 cache; its divergences are 0
+  int64_t first_position = 0;  // of a chunk, for RoPE
+  int first_scored = 0;        // of a chunk
+  int64_t num_positions = 0;   // scored, over all chunks
+  CandidateResult reference;   // the f32 cache; its divergences are 0
   std::vector<CandidateResult> candidates;
 };
 
@@ -61,8 +62,9 @@ struct CompareParams {
   int context = 512;                               // tokens of a chunk, at least 4
   std::optional<int> max_chunks = std::nullopt;    // none: all whole chunks
   std::optional<int> first_scored = std::nullopt;  // none: context / 2; 0: every position
-  int max_rows = 64;     // rows of logits held at a time; changes no result
-  int num_buckets = 32;  // of by_position, at most
+  int64_t first_position = 0;  // where RoPE counts a chunk's positions from; a multiple of 512
+  int max_rows = 64;           // rows of logits held at a time; changes no result
+  int num_buckets = 32;        // of by_position, at most
   // Called after each forward pass; false ends it all with `cancelled`. Must not throw.
   std::function<bool(const CompareProgress&)> on_progress = {};
 };
@@ -73,9 +75,10 @@ struct CompareParams {
 // scored. The reference and every candidate have caches of their own and pass each batch in turns,
 // so that only 3 * max_rows rows of logits exist. Uses the runner's threads and as many of its own;
 // results depend on neither their number nor max_rows. Replaces the runner's row hook and leaves
-// none. Errors: invalid_argument (no candidates, a text shorter than a chunk, params out of range);
-// out_of_memory when the caches of all candidates exceed what the system can give; cancelled; what
-// a candidate's cache or pass returns, with its name.
+// none, and its first position and leaves 0. Errors: invalid_argument (no candidates, a text
+// shorter than a chunk, params out of range); out_of_memory when the caches of all candidates
+// exceed what the system can give; cancelled; what a candidate's cache or pass returns, with its
+// name.
 KVIK_API Result<Comparison> compare_formats(ModelRunner& runner, std::span<const TokenId> tokens,
                                             std::span<const Candidate> candidates,
                                             const CompareParams& params = {});

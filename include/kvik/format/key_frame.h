@@ -1,7 +1,8 @@
 // Calibrated keys in frames: what happens to a key after RoPE before a rotated format encodes it,
 // and to a query before its dot products.
 //
-// A frame is a run of positions [i * frame, (i + 1) * frame); b is its first position. Turning key
+// A frame is a run of positions [i * frame, (i + 1) * frame); b is its first position, as RoPE
+// counts. Turning key
 // and query by RoPE -b changes no score and makes the statistics of keys the same at every
 // position, so that one centre mu and one diagonal a serve all of them:
 //   stored   y = rotate((turn(k, -b) - mu) * a)
@@ -26,13 +27,15 @@ enum class KeyPairs : uint8_t { neighbours, halves };
 // The transform of one layer's KV head. Borrows its arrays.
 struct KeyFrame {
   int frame = 128;  // tokens: 128, 256 or 512
+  // The position that RoPE turned a sequence's first key by; a multiple of `frame`.
+  int64_t first_position = 0;
   KeyPairs pairs = KeyPairs::halves;
   // Radians per position of each pair, as RoPE turned the keys; dims beyond 2 * size() do not turn.
   std::span<const double> frequencies;
   std::span<const float> centre;    // mu, head_dim
   std::span<const float> diagonal;  // a, head_dim
-  // cos and sin of i * frame * frequencies[p] at [i * frequencies.size() + p], for as many frames i
-  // as there are; computed anew for frames beyond.
+  // cos and sin of (first_position + i * frame) * frequencies[p] at [i * frequencies.size() + p],
+  // for as many frames i as there are; computed anew for frames beyond.
   std::span<const double> cos_table = {};
   std::span<const double> sin_table = {};
 };
@@ -48,6 +51,7 @@ struct LayerKeyCalibration {
 // The layers of one cache. KvSpec::key_calibration holds one.
 struct KeyCalibration {
   int frame = 128;
+  int64_t first_position = 0;  // as KeyFrame's, of all layers
   std::vector<LayerKeyCalibration> layers;
 
   // The transform of a KV head. Borrows from *this. Requires: indices in range.
@@ -69,7 +73,7 @@ constexpr int64_t frame_begin(const KeyFrame& frame, int64_t position) {
 }
 
 // The functions below require check(frame, head_dim).ok() and rows of head_dim floats; input and
-// output may be the same row. Pure; angles and products are computed in double.
+// output may be the same row. Pure; angles are computed in double, products of keys too.
 
 // The row that a rotated format encodes for a key at `position`: (turn(k, -b) - mu) * a.
 KVIK_API void frame_key(const KeyFrame& frame, int64_t position, std::span<const float> key,
@@ -81,7 +85,8 @@ KVIK_API void unframe_key(const KeyFrame& frame, int64_t position, std::span<con
 
 // Prepares a query for the stored rows of the frame that begins at `begin`, for dot products with
 // decode_stored_row: rotate(turn(q, -b) / a). Returns the number to add to each of their scores.
-// Requires: head_dim at most kMaxHeadDim.
+// Products are in float: the score of a row whose codes lose nothing is that of q and k to float
+// rounding. Requires: head_dim a multiple of 16, at most kMaxHeadDim.
 KVIK_API float prepare_query(const KeyFrame& frame, int64_t begin, std::span<const float> query,
                              std::span<float> prepared) noexcept;
 

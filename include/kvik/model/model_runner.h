@@ -82,6 +82,11 @@ class KVIK_API ModelRunner {
   // for formats that exist for comparison only.
   void set_row_hook(RowHook hook);
 
+  // Where RoPE counts a sequence's positions from, in the passes from now on; 0 unless set. For
+  // measuring what happens far from the start of a context. Caches whose keys lie in frames must
+  // say the same (KeyCalibration::first_position). Requires: position >= 0.
+  void set_first_position(int64_t position);
+
   // Rows that the last forward() left: its new tokens, in the order of the steps; 0 after an error.
   int num_rows() const;
   // Logits of rows [first_row, first_row + num_rows), each vocab_size long, one after the other.

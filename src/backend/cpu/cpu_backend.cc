@@ -175,18 +175,19 @@ class StoredKey {
   float row_[kMaxHeadDim];
 };
 
-// Encodes the rows of heads [begin, end); the index of the first token that is refused, or
-// slots.size().
-int64_t encode_heads(const MutableKvView& view, const ConstTensorView& k, const ConstTensorView& v,
-                     std::span<const int64_t> slots, std::span<const int32_t> positions,
-                     Range heads) {
+// Encodes the rows whose tile is this share's; the index of the first token that is refused, or
+// slots.size(). Shares are tiles, since two tokens of one may share a word.
+int64_t encode_share(const MutableKvView& view, const ConstTensorView& k, const ConstTensorView& v,
+                     std::span<const int64_t> slots, std::span<const int32_t> positions, int share,
+                     int num_shares) {
   StoredKey stored(view);
   for (size_t i = 0; i < slots.size(); ++i) {
     const int64_t page = slots[i] / view.block_size;
     const int64_t tile = slots[i] % view.block_size / kTileTokens;
     const int slot = static_cast<int>(slots[i] % kTileTokens);
     const auto token = static_cast<int64_t>(i);
-    for (int head = static_cast<int>(heads.begin); head < heads.end; ++head) {
+    for (int head = 0; head < view.num_kv_heads; ++head) {
+      if ((slots[i] / kTileTokens * view.num_kv_heads + head) % num_shares != share) continue;
       const bool k_fits = stored.encode(k_tile(view, page, tile, head), slot, k.at(token, head),
                                         k.dtype, head, positions[i]);
       const bool v_fits = encode_v_row(view.format.v, v_tile(view, page, tile, head), slot,
@@ -203,15 +204,13 @@ std::optional<int64_t> CpuBackend::encode(const MutableKvView& view, const Const
   const auto count = static_cast<int64_t>(slots.size());
   const int64_t elements = count * view.num_kv_heads * (int64_t{view.head_dim_k} + view.head_dim_v);
   if (elements < kParallelEncodeElements) {
-    const int64_t refused = encode_heads(view, k, v, slots, positions, {0, view.num_kv_heads});
+    const int64_t refused = encode_share(view, k, v, slots, positions, 0, 1);
     return refused < count ? std::optional(refused) : std::nullopt;
   }
   const std::lock_guard lock(mutex_);
   std::atomic<int64_t> first_refused{count};
-  // Split by heads: two tokens may share a word, two heads never do.
   team_->run([&](int thread) {
-    const int64_t refused = encode_heads(view, k, v, slots, positions,
-                                         static_share(view.num_kv_heads, thread, team_->size()));
+    const int64_t refused = encode_share(view, k, v, slots, positions, thread, team_->size());
     int64_t seen = first_refused.load();
     while (refused < seen && !first_refused.compare_exchange_weak(seen, refused)) {
     }
