@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include "model/text_chunks.h"
+
 namespace kvik {
 namespace {
 
@@ -61,24 +63,17 @@ Result<Perplexity> perplexity(Session& session, std::span<const TokenId> tokens,
     return invalid_argument("max_chunks is " + std::to_string(*params.max_chunks) +
                             "; it must be at least 1");
   }
-  const auto context = static_cast<size_t>(params.context);
-  size_t num_chunks = tokens.size() / context;
-  if (num_chunks == 0) {
-    return invalid_argument("the text has " + std::to_string(tokens.size()) +
-                            " tokens; one chunk needs " + std::to_string(params.context));
-  }
-  if (params.max_chunks) num_chunks = std::min(num_chunks, static_cast<size_t>(*params.max_chunks));
+  const Result<int> num_chunks = internal::num_chunks(tokens, params.context, params.max_chunks);
+  if (!num_chunks.ok()) return num_chunks.status();
   const Tokenizer& tokenizer = session.runner().model().tokenizer();
   Perplexity result;
   Moments moments;
-  for (size_t i = 0; i < num_chunks; ++i) {
-    const std::span<const TokenId> part = tokens.subspan(i * context, context);
-    std::vector<TokenId> chunk(part.begin(), part.end());
-    if (tokenizer.adds_bos() && tokenizer.bos()) chunk[0] = *tokenizer.bos();
-    const Result<std::vector<double>> scores = session.score(chunk);
+  for (int i = 0; i < *num_chunks; ++i) {
+    const Result<std::vector<double>> scores =
+        session.score(internal::chunk_of(tokens, params.context, i, tokenizer));
     if (!scores.ok()) return scores.status();
-    add_chunk(result, moments, *scores, context / 2);
-    if (params.on_chunk && !params.on_chunk(result, static_cast<int>(num_chunks))) break;
+    add_chunk(result, moments, *scores, static_cast<size_t>(params.context) / 2);
+    if (params.on_chunk && !params.on_chunk(result, *num_chunks)) break;
   }
   return result;
 }

@@ -10,6 +10,7 @@
 #include "kvik/core/buffer.h"
 #include "kvik/core/checked_math.h"
 #include "kvik/core/thread_team.h"
+#include "model/text_chunks.h"
 
 namespace kvik {
 namespace {
@@ -190,8 +191,6 @@ Status Comparer::compare_batch(int begin, std::span<const TokenId> tokens,
 }
 
 Status Comparer::compare_chunk(int chunk_idx, std::vector<TokenId> chunk) {
-  const Tokenizer& tokenizer = runner_.model().tokenizer();
-  if (tokenizer.adds_bos() && tokenizer.bos()) chunk[0] = *tokenizer.bos();
   progress_.chunk = chunk_idx;
   progress_.num_chunks = num_chunks_;
   // The last token is only predicted.
@@ -294,13 +293,8 @@ Result<Comparison> compare_formats(ModelRunner& runner, std::span<const TokenId>
                                    const CompareParams& params) {
   const int first_scored = params.first_scored.value_or(params.context / 2);
   if (Status status = check(params, first_scored, candidates.size()); !status.ok()) return status;
-  const auto context = static_cast<size_t>(params.context);
-  size_t num_chunks = tokens.size() / context;
-  if (num_chunks == 0) {
-    return invalid_argument("the text has " + std::to_string(tokens.size()) +
-                            " tokens; one chunk needs " + std::to_string(params.context));
-  }
-  if (params.max_chunks) num_chunks = std::min(num_chunks, static_cast<size_t>(*params.max_chunks));
+  const Result<int> num_chunks = internal::num_chunks(tokens, params.context, params.max_chunks);
+  if (!num_chunks.ok()) return num_chunks.status();
 
   std::vector<Candidate> all;
   all.push_back({"f32", {.format = {KvCode::f32, KvCode::f32}}});
@@ -308,22 +302,22 @@ Result<Comparison> compare_formats(ModelRunner& runner, std::span<const TokenId>
   if (Status status = check_memory(runner, all, params.context); !status.ok()) return status;
   Result<ThreadTeam> team = ThreadTeam::create(runner.options().num_threads);
   if (!team.ok()) return team.status();
-  Comparer comparer(runner, params, first_scored, static_cast<int>(num_chunks),
-                    std::move(team).value());
+  Comparer comparer(runner, params, first_scored, *num_chunks, std::move(team).value());
   for (const Candidate& each : all) {
     if (Status status = comparer.add(each); !status.ok()) return status;
   }
-  for (size_t i = 0; i < num_chunks; ++i) {
-    const std::span<const TokenId> part = tokens.subspan(i * context, context);
-    Status status = comparer.compare_chunk(static_cast<int>(i), {part.begin(), part.end()});
+  const Tokenizer& tokenizer = runner.model().tokenizer();
+  for (int i = 0; i < *num_chunks; ++i) {
+    Status status =
+        comparer.compare_chunk(i, internal::chunk_of(tokens, params.context, i, tokenizer));
     if (!status.ok()) return status;
   }
   Comparison comparison;
   comparison.context = params.context;
-  comparison.num_chunks = static_cast<int>(num_chunks);
+  comparison.num_chunks = *num_chunks;
   comparison.first_position = params.first_position;
   comparison.first_scored = first_scored;
-  comparison.num_positions = static_cast<int64_t>(num_chunks) * (params.context - 1 - first_scored);
+  comparison.num_positions = int64_t{*num_chunks} * (params.context - 1 - first_scored);
   if (Status status = comparer.finish(all, comparison); !status.ok()) return status;
   return comparison;
 }
