@@ -133,7 +133,8 @@ Result<KvRow> predict(const Model& model, const InspectOptions& options, const K
   return row;
 }
 
-Result<KvTable> predict_all(const Model& model, const InspectOptions& options) {
+Result<KvTable> predict_all(const Model& model, const InspectOptions& options,
+                            const std::vector<KvOptions>& ways) {
   KvTable table;
   table.context = options.context > 0 ? options.context : model.info().context_length;
   table.tokens = options.tokens > 0 ? options.tokens : table.context;
@@ -146,12 +147,8 @@ Result<KvTable> predict_all(const Model& model, const InspectOptions& options) {
     return invalid_argument(format("--prompt-tokens %d is more than the %d tokens in all",
                                    table.prompt_tokens, table.tokens));
   }
-  Result<std::vector<KvOptions>> ways = ways_of(options.kv, listed_formats(model.info()));
-  if (!ways.ok()) return ways.status();
-  if (Status status = resolve(*ways, model); !status.ok()) return status;
-  if (Status status = check_calibration(options.kv, model); !status.ok()) return status;
-  table.counted = counted_text(*ways, model.info());
-  for (const KvOptions& way : *ways) {
+  table.counted = counted_text(ways, model.info());
+  for (const KvOptions& way : ways) {
     Result<KvRow> row = predict(model, options, table, way);
     if (!row.ok()) return row.status();
     table.rows.push_back(std::move(row).value());
@@ -267,13 +264,17 @@ int inspect(const InspectOptions& options) {
   if (!file.ok()) return fail(file.status());
   // A file that cannot be run can still be looked at; then the cache is said to be unknown.
   Result<std::shared_ptr<const Model>> model = load_header(options.model);
-  Result<KvTable> table =
-      model.ok() ? predict_all(**model, options) : Result<KvTable>(model.status());
-  if (model.ok() && !table.ok()) {
-    return table.status().code() == StatusCode::invalid_argument
-               ? usage_error("inspect: " + table.status().message())
-               : fail(table.status());
+  std::vector<KvOptions> ways;
+  if (model.ok()) {
+    Result<std::vector<KvOptions>> named = ways_of(options.kv, listed_formats((*model)->info()));
+    if (!named.ok()) return usage_error(named.status().message());
+    ways = std::move(named).value();
+    if (Status status = resolve(ways, **model); !status.ok()) return fail(status);
+    if (Status status = check_calibration(options.kv, **model); !status.ok()) return fail(status);
   }
+  Result<KvTable> table =
+      model.ok() ? predict_all(**model, options, ways) : Result<KvTable>(model.status());
+  if (model.ok() && !table.ok()) return usage_error("inspect: " + table.status().message());
   Output out;
   if (options.output == "json") {
     ordered_json json = file_json(options, *file);
