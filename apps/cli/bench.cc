@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <memory>
 #include <optional>
 
@@ -21,6 +22,7 @@ struct BenchOptions {
   int batch = 512;
   int repetitions = 5;
   bool no_warmup = false;
+  std::string clock = "wall";
 };
 
 struct Measurement {
@@ -89,8 +91,18 @@ Status go_back(Session& session, int depth) {
   return status.code() == StatusCode::unsupported ? read_anew(session, depth) : status;
 }
 
+// Seconds since some moment: of the wall, or of this process on processors.
+double now(const BenchOptions& options) {
+  if (options.clock == "cpu") {
+    timespec time = {};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+  const auto time = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(time).count();
+}
+
 Status measure(const BenchOptions& options, Session& session, Measurement& result) {
-  using Clock = std::chrono::steady_clock;
   const int vocab_size = session.runner().model().tokenizer().vocab_size();
   const std::vector<TokenId> ids = arbitrary_ids(result.num_tokens(), vocab_size);
   const bool one_by_one = result.num_generated > 0;
@@ -98,9 +110,9 @@ Status measure(const BenchOptions& options, Session& session, Measurement& resul
     // Warming up takes one token of generation, not all of them.
     const std::span<const TokenId> part =
         i < 0 && one_by_one ? std::span(ids).subspan(0, 1) : std::span(ids);
-    const Clock::time_point start = Clock::now();
+    const double start = now(options);
     if (Status status = pass(session, part, one_by_one); !status.ok()) return status;
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = now(options) - start;
     if (i >= 0) result.seconds.push_back(seconds);
     if (Status status = go_back(session, result.depth); !status.ok()) return status;
   }
@@ -132,6 +144,7 @@ nlohmann::ordered_json to_json(const BenchOptions& options, const Model& model,
           {"n_prompt", m.num_prompt},
           {"n_gen", m.num_generated},
           {"n_depth", m.depth},
+          {"clock", options.clock},
           {"test", m.name()},
           {"avg_ns", mean(nanoseconds)},
           {"stddev_ns", deviation(nanoseconds)},
@@ -147,10 +160,11 @@ bool is_calibrated(const KvOptions& way) {
 }
 
 // With a column for what is kept wider, where anything is.
-std::string header(bool has_names) {
-  return std::string("| model | size | params | backend | threads | type_k | type_v | ") +
-         (has_names ? "kv | " : "") +
-         "test | t/s |\n| --- | ---: | ---: | --- | ---: | ---: | ---: | " +
+std::string header(bool has_names, const std::string& clock) {
+  const std::string names = has_names ? "kv | " : "";
+  const std::string rate = clock == "cpu" ? "t/cpu-s" : "t/s";
+  return "| model | size | params | backend | threads | type_k | type_v | " + names + "test | " +
+         rate + " |\n| --- | ---: | ---: | --- | ---: | ---: | ---: | " +
          (has_names ? "---: | " : "") + "---: | ---: |\n";
 }
 
@@ -239,7 +253,7 @@ class Bench {
       json_.push_back(to_json(options_, *model_, backend, m));
       return;
     }
-    if (!has_header_) out_.write(header(has_names_));
+    if (!has_header_) out_.write(header(has_names_, options_.clock));
     has_header_ = true;
     out_.write(to_row(*model_, backend, m, has_names_));
   }
@@ -259,6 +273,9 @@ int bench(const BenchOptions& options) {
   if (std::all_of(options.prompts.begin(), options.prompts.end(), nothing) &&
       std::all_of(options.generations.begin(), options.generations.end(), nothing)) {
     return usage_error("bench: -p 0 and -n 0 leave nothing to measure");
+  }
+  if (options.clock == "cpu" && options.threads != std::vector{1}) {
+    return usage_error("--clock cpu would count threads that wait for each other; give -t 1");
   }
   Result<std::vector<KvOptions>> ways = ways_of(options.kv, {KvFormat{}});
   if (!ways.ok()) return usage_error(ways.status().message());
@@ -315,6 +332,12 @@ Command add_bench(CLI::App& program) {
       ->capture_default_str();
   command->add_option("-r,--repetitions", options->repetitions, "Times that each test is run")
       ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command
+      ->add_option("--clock", options->clock,
+                   "Count seconds of the wall, or of the processor (cpu, with -t 1): on a machine "
+                   "that others share")
+      ->check(CLI::IsMember({"wall", "cpu"}))
       ->capture_default_str();
   command->add_flag("--no-warmup", options->no_warmup, "Time the first run too");
   add_output_option(*command, options->output, {"md", "json"});

@@ -160,6 +160,12 @@ class Bench(harness.CliTest):
         self.assertIn("| pp16 |", lines[2])
         self.assertIn("| tg2 |", lines[3])
 
+    def test_processor_time_is_named_and_wants_one_thread(self):
+        bench = ("bench", "-m", self.tiny, "-p", "16", "-n", "0", "-r", "1", "--clock", "cpu")
+        self.assertIn("| t/cpu-s |", self.ok(*bench, "-t", "1"))
+        self.assertEqual(self.json(*bench, "-t", "1")[0]["clock"], "cpu")
+        self.fails(2, *bench, "-t", "2", says=["--clock cpu", "-t 1"])
+
     def test_each_way_to_store_the_cache_is_a_row_that_names_it(self):
         wide = tiny_model.write(self.folder / "wide.gguf", head_dim=64)
         bench = ("bench", "-m", wide, "-p", "0", "-n", "2", "-d", "100", "-r", "1", "-t", "1")
