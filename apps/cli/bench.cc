@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <memory>
+#include <optional>
 
 #include "commands.h"
+#include "kv.h"
 #include "kvik/core/cpu_features.h"
 #include "kvik/core/thread_team.h"
 #include "options.h"
@@ -15,27 +18,18 @@ namespace {
 struct BenchOptions {
   std::string model, output;
   std::vector<int> prompts{512}, generations{128}, depths{0}, threads{num_usable_processors()};
-  std::vector<std::string> types_k{"f16"}, types_v{"f16"}, pairs;
-
-  // Pairs if there are any, else each type of keys with each of values.
-  std::vector<std::pair<std::string, std::string>> formats() const {
-    std::vector<std::pair<std::string, std::string>> all;
-    for (const std::string& pair : pairs) all.push_back(split_pair(pair));
-    if (!all.empty()) return all;
-    for (const std::string& k : types_k) {
-      for (const std::string& v : types_v) all.emplace_back(k, v);
-    }
-    return all;
-  }
-
+  KvListOptions kv;
   int batch = 512;
   int repetitions = 5;
   bool no_warmup = false;
+  std::string clock = "wall";
 };
 
 struct Measurement {
   int num_prompt = 0, num_generated = 0, depth = 0, threads = 0;
-  std::string type_k, type_v;
+  KvOptions kv;
+  std::vector<int> wide_layers;
+  std::optional<int> key_frame;  // of calibrated keys
   std::vector<double> seconds;
 
   int num_tokens() const { return num_prompt + num_generated; }
@@ -97,8 +91,18 @@ Status go_back(Session& session, int depth) {
   return status.code() == StatusCode::unsupported ? read_anew(session, depth) : status;
 }
 
+// Seconds since some moment: of the wall, or of this process on processors.
+double now(const BenchOptions& options) {
+  if (options.clock == "cpu") {
+    timespec time = {};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+  const auto time = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(time).count();
+}
+
 Status measure(const BenchOptions& options, Session& session, Measurement& result) {
-  using Clock = std::chrono::steady_clock;
   const int vocab_size = session.runner().model().tokenizer().vocab_size();
   const std::vector<TokenId> ids = arbitrary_ids(result.num_tokens(), vocab_size);
   const bool one_by_one = result.num_generated > 0;
@@ -106,9 +110,9 @@ Status measure(const BenchOptions& options, Session& session, Measurement& resul
     // Warming up takes one token of generation, not all of them.
     const std::span<const TokenId> part =
         i < 0 && one_by_one ? std::span(ids).subspan(0, 1) : std::span(ids);
-    const Clock::time_point start = Clock::now();
+    const double start = now(options);
     if (Status status = pass(session, part, one_by_one); !status.ok()) return status;
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = now(options) - start;
     if (i >= 0) result.seconds.push_back(seconds);
     if (Status status = go_back(session, result.depth); !status.ok()) return status;
   }
@@ -117,6 +121,7 @@ Status measure(const BenchOptions& options, Session& session, Measurement& resul
 
 nlohmann::ordered_json to_json(const BenchOptions& options, const Model& model,
                                const std::string& backend, const Measurement& m) {
+  using json = nlohmann::ordered_json;
   std::vector<double> nanoseconds;
   for (const double s : m.seconds) nanoseconds.push_back(std::round(s * 1e9));
   const std::vector<double> rates = m.rates();
@@ -129,11 +134,17 @@ nlohmann::ordered_json to_json(const BenchOptions& options, const Model& model,
           {"model_n_params", model.info().num_parameters},
           {"n_batch", options.batch},
           {"n_threads", m.threads},
-          {"type_k", m.type_k},
-          {"type_v", m.type_v},
+          {"type_k", m.kv.type_k},
+          {"type_v", m.kv.type_v},
+          {"kv", m.kv.name()},
+          {"exact_first", m.kv.first},
+          {"exact_recent", m.kv.recent},
+          {"f16_layers", m.wide_layers},
+          {"key_frame", m.key_frame ? json(*m.key_frame) : json(nullptr)},
           {"n_prompt", m.num_prompt},
           {"n_gen", m.num_generated},
           {"n_depth", m.depth},
+          {"clock", options.clock},
           {"test", m.name()},
           {"avg_ns", mean(nanoseconds)},
           {"stddev_ns", deviation(nanoseconds)},
@@ -143,30 +154,45 @@ nlohmann::ordered_json to_json(const BenchOptions& options, const Model& model,
           {"samples_ts", rates}};
 }
 
-constexpr const char* kHeader =
-    "| model | size | params | backend | threads | type_k | type_v | test | t/s |\n"
-    "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |\n";
+// Also of a way that is not settled yet: those that --kv-quality names have such keys.
+bool is_calibrated(const KvOptions& way) {
+  return way.calibration != "off" && (!way.quality.empty() || is_rotated(way.format().k));
+}
 
-std::string to_row(const Model& model, const std::string& backend, const Measurement& m) {
+// With a column for what is kept wider, where anything is.
+std::string header(bool has_names, const std::string& clock) {
+  const std::string names = has_names ? "kv | " : "";
+  const std::string rate = clock == "cpu" ? "t/cpu-s" : "t/s";
+  return "| model | size | params | backend | threads | type_k | type_v | " + names + "test | " +
+         rate + " |\n| --- | ---: | ---: | --- | ---: | ---: | ---: | " +
+         (has_names ? "---: | " : "") + "---: | ---: |\n";
+}
+
+std::string to_row(const Model& model, const std::string& backend, const Measurement& m,
+                   bool has_names) {
   const ModelInfo& info = model.info();
   const std::vector<double> rates = m.rates();
-  return format("| %s | %s | %.2f M | %s | %d | %s | %s | %s | %.2f ± %.2f |\n", info.name.c_str(),
-                bytes_text(info.weight_bytes).c_str(),
-                static_cast<double>(info.num_parameters) / 1e6, backend.c_str(), m.threads,
-                m.type_k.c_str(), m.type_v.c_str(), m.name().c_str(), mean(rates),
-                deviation(rates));
+  std::string row =
+      format("| %s | %s | %.2f M | %s | %d | %s | %s | ", info.name.c_str(),
+             bytes_text(info.weight_bytes).c_str(), static_cast<double>(info.num_parameters) / 1e6,
+             backend.c_str(), m.threads, m.kv.type_k.c_str(), m.kv.type_v.c_str());
+  if (has_names) row += m.kv.name() + " | ";
+  return row + format("%s | %.2f ± %.2f |\n", m.name().c_str(), mean(rates), deviation(rates));
 }
 
 // Runs and prints all tests with one number of threads and one format.
 class Bench {
  public:
-  Bench(const BenchOptions& options, std::shared_ptr<const Model> model)
-      : options_(options), model_(std::move(model)) {}
+  Bench(const BenchOptions& options, std::shared_ptr<const Model> model, bool has_names)
+      : options_(options), model_(std::move(model)), has_names_(has_names) {}
 
-  Status run(std::shared_ptr<ModelRunner> runner, const std::string& type_k,
-             const std::string& type_v) {
+  Status run(const std::shared_ptr<ModelRunner>& runner, const KvOptions& kv) {
     SessionOptions session_options;
-    session_options.kv_format = kv_format(type_k, type_v);
+    session_options.kv_format = kv.format();
+    session_options.kv_protection = kv.protection(model_->info());
+    Result<std::shared_ptr<const KeyCalibration>> calibration = calibration_of(*runner, kv);
+    if (!calibration.ok()) return calibration.status();
+    session_options.key_calibration = *calibration;
     session_options.context = *std::max_element(options_.depths.begin(), options_.depths.end()) +
                               std::max(longest(options_.prompts), longest(options_.generations));
     Result<std::unique_ptr<Session>> session = Session::create(runner, session_options);
@@ -178,8 +204,9 @@ class Bench {
       Measurement m;
       m.depth = depth;
       m.threads = runner->options().num_threads;
-      m.type_k = type_k;
-      m.type_v = type_v;
+      m.kv = kv;
+      m.wide_layers = session_options.kv_protection.wide_layers;
+      if (*calibration != nullptr) m.key_frame = (*calibration)->frame;
       for (const auto& [count, is_prompt] : tests()) {
         m.num_prompt = is_prompt ? count : 0;
         m.num_generated = is_prompt ? 0 : count;
@@ -203,6 +230,16 @@ class Bench {
     return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
   }
 
+  // Read or made once, for all ways.
+  Result<std::shared_ptr<const KeyCalibration>> calibration_of(ModelRunner& runner,
+                                                               const KvOptions& kv) {
+    const bool is_wanted = is_calibrated(kv);
+    if (is_wanted && calibration_ != nullptr) return calibration_;
+    Result<std::shared_ptr<const KeyCalibration>> calibration = key_calibration(kv, runner);
+    if (is_wanted && calibration.ok()) calibration_ = *calibration;
+    return calibration;
+  }
+
   std::vector<std::pair<int, bool>> tests() const {
     std::vector<std::pair<int, bool>> all;
     for (const int count : options_.prompts) all.emplace_back(count, true);
@@ -216,15 +253,17 @@ class Bench {
       json_.push_back(to_json(options_, *model_, backend, m));
       return;
     }
-    if (!has_header_) out_.write(kHeader);
+    if (!has_header_) out_.write(header(has_names_, options_.clock));
     has_header_ = true;
-    out_.write(to_row(*model_, backend, m));
+    out_.write(to_row(*model_, backend, m, has_names_));
   }
 
   const BenchOptions& options_;
   std::shared_ptr<const Model> model_;
+  std::shared_ptr<const KeyCalibration> calibration_;
   Output out_;
   Progress progress_;
+  bool has_names_;
   bool has_header_ = false;
   nlohmann::ordered_json json_ = nlohmann::ordered_json::array();
 };
@@ -235,10 +274,23 @@ int bench(const BenchOptions& options) {
       std::all_of(options.generations.begin(), options.generations.end(), nothing)) {
     return usage_error("bench: -p 0 and -n 0 leave nothing to measure");
   }
-  Result<std::shared_ptr<const Model>> model = load_header(options.model);
+  if (options.clock == "cpu" && options.threads != std::vector{1}) {
+    return usage_error("--clock cpu would count threads that wait for each other; give -t 1");
+  }
+  Result<std::vector<KvOptions>> ways = ways_of(options.kv, {KvFormat{}});
+  if (!ways.ok()) return usage_error(ways.status().message());
+  // A calibration is kept: it is made of weights that were looked at.
+  const bool is_any_calibrated = std::any_of(ways->begin(), ways->end(), &is_calibrated);
+  Result<std::shared_ptr<const Model>> model =
+      is_any_calibrated ? Model::load(options.model, {.num_threads = options.threads.front()})
+                        : load_header(options.model);
   if (!model.ok()) return fail(model.status());
+  if (Status status = resolve(*ways, **model); !status.ok()) return fail(status);
   Interrupt::install();
-  Bench bench(options, *model);
+  const bool has_names = std::any_of(ways->begin(), ways->end(), [](const KvOptions& way) {
+    return way.name().find('+') != std::string::npos;
+  });
+  Bench bench(options, *model, has_names);
   for (const int threads : options.threads) {
     RunnerOptions runner_options;
     runner_options.num_threads = threads;
@@ -246,8 +298,8 @@ int bench(const BenchOptions& options) {
     Result<std::unique_ptr<ModelRunner>> created = ModelRunner::create(*model, runner_options);
     if (!created.ok()) return fail(created.status());
     const std::shared_ptr<ModelRunner> runner = std::move(created).value();
-    for (const auto& [type_k, type_v] : options.formats()) {
-      if (Status status = bench.run(runner, type_k, type_v); !status.ok()) return fail(status);
+    for (const KvOptions& way : *ways) {
+      if (Status status = bench.run(runner, way); !status.ok()) return fail(status);
     }
   }
   return bench.finish();
@@ -274,25 +326,18 @@ Command add_bench(CLI::App& program) {
   add_list(*command, "-d,--n-depth", options->depths, 0, 1 << 24,
            "Tokens in the cache before the test");
   add_list(*command, "-t,--threads", options->threads, 1, 1024, "Threads");
-  const auto add_types = [&](const char* name, std::vector<std::string>& list, const char* what,
-                             const CLI::Validator& validator) {
-    return command->add_option(name, list, what)
-        ->delimiter(',')
-        ->allow_extra_args(false)
-        ->transform(validator)
-        ->capture_default_str();
-  };
-  CLI::Option* const types_k =
-      add_types("--cache-type-k", options->types_k, "How keys are stored (also -ctk)", key_type());
-  CLI::Option* const types_v = add_types("--cache-type-v", options->types_v,
-                                         "How values are stored (also -ctv)", value_type());
-  add_types("--kv", options->pairs, "Both at once, like f16,tcq4:tcq3", kv_pair())
-      ->excludes(types_k, types_v);
+  add_kv_options(*command, options->kv);
   command->add_option("-b,--batch-size", options->batch, "Most tokens computed at once")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("-r,--repetitions", options->repetitions, "Times that each test is run")
       ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command
+      ->add_option("--clock", options->clock,
+                   "Count seconds of the wall, or of the processor (cpu, with -t 1): on a machine "
+                   "that others share")
+      ->check(CLI::IsMember({"wall", "cpu"}))
       ->capture_default_str();
   command->add_flag("--no-warmup", options->no_warmup, "Time the first run too");
   add_output_option(*command, options->output, {"md", "json"});

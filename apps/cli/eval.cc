@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "eval_report.h"
 #include "kv.h"
+#include "kv_types.h"
 #include "kvik/core/thread_team.h"
 #include "kvik/eval/candidate.h"
 #include "kvik/eval/compare.h"
@@ -37,24 +38,6 @@ struct EvalOptions {
   CLI::Option* chunks_option = nullptr;
   CLI::Option* formats_option = nullptr;
 };
-
-// Names of ours in the place of others; what those became is said on stderr.
-std::string replace_format(std::string& name) {
-  const Result<CandidateFormat> format = parse_candidate_format(name);
-  if (!format.ok()) return format.status().message();
-  const std::string own = format->name();
-  const std::string own_sides = own.substr(0, own.find('+'));
-  const std::string sides = name.substr(0, name.find('+'));
-  const size_t colon = own_sides.find(':');
-  const std::string k = own_sides.substr(0, colon);
-  const std::string v = colon == std::string::npos ? k : own_sides.substr(colon + 1);
-  if (sides != own_sides && sides != k + ":" + v) {
-    note(cli::format("--kv %s: keys stored as %s, values as %s", sides.c_str(), k.c_str(),
-                     v.c_str()));
-  }
-  name = own;
-  return {};
-}
 
 // Those of the command line, which must all fit; or those of the default list that do.
 Result<std::vector<Candidate>> make_candidates(EvalOptions& options, ModelRunner& runner) {
@@ -228,7 +211,7 @@ Command add_eval(CLI::App& program) {
               "layers in f16, +nocalib leaves keys uncalibrated")
           ->delimiter(',')
           ->allow_extra_args(false)
-          ->transform(CLI::Validator(replace_format, "K:V"))
+          ->transform(kv_way_or_ggml())
           ->capture_default_str();
   add_calibration_options(*command, options->kv);
   command->add_flag("--all-positions", options->all_positions,

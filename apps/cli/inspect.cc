@@ -2,10 +2,11 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <tuple>
 #include <utility>
 
 #include "commands.h"
+#include "kv.h"
+#include "kv_types.h"
 #include "kvik/cache/size_prediction.h"
 #include "kvik/model/ggml_type.h"
 #include "kvik/model/gguf.h"
@@ -24,13 +25,14 @@ struct InspectOptions {
   int prompt_tokens = 0;  // 0: all tokens
   int batch = 512;
   int block_size = 16;
-  std::string type_k, type_v;
+  KvListOptions kv;
   std::string layout = "paged";
   CLI::Option* block_size_option = nullptr;
 };
 
 struct KvRow {
-  std::string type_k, type_v;
+  KvOptions kv;
+  std::vector<int> wide_layers;
   int64_t bytes_per_token = 0;
   int64_t growing_bytes_per_token = 0;  // of layers without a window
   CacheSize size;
@@ -38,6 +40,7 @@ struct KvRow {
 
 struct KvTable {
   int context = 0, tokens = 0, prompt_tokens = 0;
+  std::string counted;  // what the ways keep beside packed rows
   std::vector<KvRow> rows;
 };
 
@@ -102,10 +105,13 @@ std::vector<AppendRun> runs_of(const KvTable& table, int batch) {
 }
 
 Result<KvRow> predict(const Model& model, const InspectOptions& options, const KvTable& table,
-                      const std::string& type_k, const std::string& type_v) {
-  KvRow row{type_k, type_v, 0, 0, {}};
+                      const KvOptions& way) {
+  KvRow row;
+  row.kv = way;
   ModelCacheOptions cache;
-  cache.format = kv_format(type_k, type_v);
+  cache.format = way.format();
+  cache.protection = way.protection(model.info());
+  row.wide_layers = cache.protection.wide_layers;
   cache.block_size = options.block_size;
   cache.max_tokens = table.context;
   cache.contiguous = options.layout == "contiguous";
@@ -122,11 +128,13 @@ Result<KvRow> predict(const Model& model, const InspectOptions& options, const K
     row.size.committed_blocks += size->committed_blocks;
     row.size.nbytes += size->nbytes;
     row.size.committed_bytes += size->committed_bytes;
+    row.size.exact_bytes += size->exact_bytes;
   }
   return row;
 }
 
-Result<KvTable> predict_all(const Model& model, const InspectOptions& options) {
+Result<KvTable> predict_all(const Model& model, const InspectOptions& options,
+                            const std::vector<KvOptions>& ways) {
   KvTable table;
   table.context = options.context > 0 ? options.context : model.info().context_length;
   table.tokens = options.tokens > 0 ? options.tokens : table.context;
@@ -139,17 +147,9 @@ Result<KvTable> predict_all(const Model& model, const InspectOptions& options) {
     return invalid_argument(format("--prompt-tokens %d is more than the %d tokens in all",
                                    table.prompt_tokens, table.tokens));
   }
-  std::vector<std::pair<std::string, std::string>> types;
-  if (options.type_k.empty() && options.type_v.empty()) {
-    for (const KvFormat format : listed_formats(model.info())) {
-      types.emplace_back(kv_code_name(format.k), kv_code_name(format.v));
-    }
-  } else {
-    types.emplace_back(options.type_k.empty() ? "f16" : options.type_k,
-                       options.type_v.empty() ? "f16" : options.type_v);
-  }
-  for (const auto& [type_k, type_v] : types) {
-    Result<KvRow> row = predict(model, options, table, type_k, type_v);
+  table.counted = counted_text(ways, model.info());
+  for (const KvOptions& way : ways) {
+    Result<KvRow> row = predict(model, options, table, way);
     if (!row.ok()) return row.status();
     table.rows.push_back(std::move(row).value());
   }
@@ -159,11 +159,16 @@ Result<KvTable> predict_all(const Model& model, const InspectOptions& options) {
 ordered_json kv_json(const InspectOptions& options, const KvTable& table) {
   ordered_json formats = ordered_json::array();
   for (const KvRow& row : table.rows) {
-    formats.push_back({{"type_k", row.type_k},
-                       {"type_v", row.type_v},
+    formats.push_back({{"type_k", row.kv.type_k},
+                       {"type_v", row.kv.type_v},
+                       {"kv", row.kv.name()},
+                       {"exact_first", row.kv.first},
+                       {"exact_recent", row.kv.recent},
+                       {"f16_layers", row.wide_layers},
                        {"bytes_per_token", row.bytes_per_token},
                        {"growing_bytes_per_token", row.growing_bytes_per_token},
                        {"committed_bytes", row.size.committed_bytes},
+                       {"exact_bytes", row.size.exact_bytes},
                        {"nbytes", row.size.nbytes},
                        {"committed_blocks", row.size.committed_blocks},
                        {"used_blocks", row.size.used_blocks}});
@@ -226,17 +231,25 @@ std::string file_text(const InspectOptions& options, const GgufFile& file) {
 std::string kv_text(const InspectOptions& options, const KvTable& table) {
   std::string text = format(
       "\nKey-value cache: %d tokens of a context of %d (%d at once in batches of %d, then one by "
-      "one), %s, blocks of %d\n  %-18s %16s %20s\n",
+      "one), %s, blocks of %d\n",
       table.tokens, table.context, table.prompt_tokens, options.batch, options.layout.c_str(),
-      options.block_size, "type", "bytes per token", "committed bytes");
+      options.block_size);
+  text += table.counted;
+  size_t width = 18;
+  for (const KvRow& row : table.rows) width = std::max(width, row.kv.name().size());
+  const auto column = static_cast<int>(width);
+  text += format("  %-*s %16s %20s\n", column, "type", "bytes per token", "committed bytes");
   for (const KvRow& row : table.rows) {
-    const std::string type = row.type_k == row.type_v ? row.type_k : row.type_k + ":" + row.type_v;
-    text += format("  %-18s %16lld %20lld  (%s)\n", type.c_str(),
+    text += format("  %-*s %16lld %20lld  (%s", column, row.kv.name().c_str(),
                    static_cast<long long>(row.bytes_per_token),
                    static_cast<long long>(row.size.committed_bytes),
                    bytes_text(row.size.committed_bytes).c_str());
+    if (row.size.exact_bytes > 0) {
+      text += format(", of it %s for exact rows", bytes_text(row.size.exact_bytes).c_str());
+    }
+    text += ")\n";
     if (row.growing_bytes_per_token == row.bytes_per_token) continue;
-    text += format("  %-18s %16lld of these where the text is longer than the windows\n", "",
+    text += format("  %-*s %16lld of these where the text is longer than the windows\n", column, "",
                    static_cast<long long>(row.growing_bytes_per_token));
   }
   return text;
@@ -251,8 +264,16 @@ int inspect(const InspectOptions& options) {
   if (!file.ok()) return fail(file.status());
   // A file that cannot be run can still be looked at; then the cache is said to be unknown.
   Result<std::shared_ptr<const Model>> model = load_header(options.model);
+  std::vector<KvOptions> ways;
+  if (model.ok()) {
+    Result<std::vector<KvOptions>> named = ways_of(options.kv, listed_formats((*model)->info()));
+    if (!named.ok()) return usage_error(named.status().message());
+    ways = std::move(named).value();
+    if (Status status = resolve(ways, **model); !status.ok()) return fail(status);
+    if (Status status = check_calibration(options.kv, **model); !status.ok()) return fail(status);
+  }
   Result<KvTable> table =
-      model.ok() ? predict_all(**model, options) : Result<KvTable>(model.status());
+      model.ok() ? predict_all(**model, options, ways) : Result<KvTable>(model.status());
   if (model.ok() && !table.ok()) return usage_error("inspect: " + table.status().message());
   Output out;
   if (options.output == "json") {
@@ -285,21 +306,7 @@ Command add_inspect(CLI::App& program) {
   add_count("--prompt-tokens", options->prompt_tokens, 0,
             "Of these, read at once, the rest one by one; 0: all");
   add_count("-b,--batch-size", options->batch, 1, "Most tokens computed at once");
-  CLI::Option* const type_k =
-      command->add_option("--cache-type-k", options->type_k, "Only this type of keys (also -ctk)")
-          ->transform(key_type());
-  CLI::Option* const type_v =
-      command->add_option("--cache-type-v", options->type_v, "Only this type of values (also -ctv)")
-          ->transform(value_type());
-  command
-      ->add_option_function<std::string>(
-          "--kv",
-          [options](const std::string& pair) {
-            std::tie(options->type_k, options->type_v) = split_pair(pair);
-          },
-          "Only these, like tcq4:tcq3")
-      ->transform(kv_pair())
-      ->excludes(type_k, type_v);
+  add_kv_options(*command, options->kv);
   command->add_option("--kv-layout", options->layout, "How the cache lies in memory")
       ->check(CLI::IsMember({"paged", "contiguous"}))
       ->capture_default_str();

@@ -1,15 +1,13 @@
 #include "kv.h"
 
+#include <algorithm>
 #include <array>
-#include <cstdlib>
-#include <filesystem>
-#include <set>
+#include <functional>
 #include <tuple>
 
 #include "cli.h"
+#include "kv_types.h"
 #include "kvik/core/buffer.h"
-#include "kvik/engine/key_calibration.h"
-#include "options.h"
 
 namespace kvik::cli {
 namespace {
@@ -84,6 +82,13 @@ Status choose_by_memory(KvOptions& options, const Model& model, ModelCacheOption
 
 KvFormat KvOptions::format() const { return kv_format(type_k, type_v); }
 
+std::string KvOptions::name() const {
+  CandidateFormat way{
+      .format = format(), .exact_first = first, .exact_recent = recent, .wide_layers = skip_layers};
+  way.is_calibrated = !is_rotated(way.format.k) || calibration != "off";
+  return way.name();
+}
+
 KvProtection KvOptions::protection(const ModelInfo& info) const {
   KvProtection protection;
   for (const int layer : skip_layers) {
@@ -94,15 +99,100 @@ KvProtection KvOptions::protection(const ModelInfo& info) const {
   return protection;
 }
 
+namespace {
+
+constexpr const char* kTypesText =
+    ": f32, f16, bf16, q8, q6, q4, tq8, tq4, tq3, tq2, tcq4, tcq3, tcq2, or a type of llama.cpp";
+constexpr const char* kWayText =
+    ", like tcq4:tcq3, one type for both, or a preset of vLLM; +first4, +recent64, +skip0/-1 and "
+    "+nocalib at its end are --kv-first 4, --kv-recent 64, --kv-skip-layers 0,-1 and --kv-calib "
+    "off";
+
+// After --cache-type-k, --cache-type-v and --kv.
+void add_quality_options(CLI::App& command, std::string& quality,
+                         std::function<void(const std::string& type)> on_quant_mode) {
+  CLI::Option* const types[] = {command.get_option("--kv"), command.get_option("--cache-type-k"),
+                                command.get_option("--cache-type-v")};
+  CLI::Option* const by_word =
+      command
+          .add_option("--kv-quality", quality,
+                      "Types by what they cost: safe (tq8:tcq4), balanced (tcq4:tcq4), small "
+                      "(tcq4:tcq3) or tiny (tcq3:tcq3), each with the first 4 tokens exact")
+          ->check(CLI::IsMember({"safe", "balanced", "small", "tiny"}));
+  CLI::Option* const by_mode =
+      command
+          .add_option_function<std::string>("--paged-kv-quant,--paged-kv-quantization,--kv-quant",
+                                            std::move(on_quant_mode),
+                                            "Types by a mode of KV-Quant: off (f16), q8, q6 or q4")
+          ->transform(kv_quant_mode());
+  by_word->excludes(by_mode);
+  for (CLI::Option* const type : types) {
+    by_word->excludes(type);
+    by_mode->excludes(type);
+  }
+}
+
+void add_extra_options(CLI::App& command, KvExtras& options) {
+  options.first_option = command
+                             .add_option("--kv-first", options.first,
+                                         "Keep the first N tokens in f16 beside packed ones")
+                             ->check(CLI::Range(0, 1 << 20))
+                             ->capture_default_str();
+  options.recent_option =
+      command
+          .add_option("--kv-recent", options.recent,
+                      "Let each token read the newest N tokens in f16, itself among them")
+          ->check(CLI::Range(0, 1 << 20))
+          ->capture_default_str();
+  options.skip_option =
+      command
+          .add_option("--kv-skip-layers", options.skip_layers,
+                      "Layers that stay in f16, like 0,1,-1; negative: from the last")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->type_name("LAYERS");
+  add_calibration_options(command, options);
+}
+
+// What a name of --kv says. Where an option says it too, check() refuses.
+void take_endings(KvOptions& options, const CandidateFormat& way) {
+  options.endings = way;
+  options.type_k = kv_code_name(way.format.k);
+  options.type_v = kv_code_name(way.format.v);
+  if (way.exact_first > 0) options.first = way.exact_first;
+  if (way.exact_recent > 0) options.recent = way.exact_recent;
+  if (!way.wide_layers.empty()) options.skip_layers = way.wide_layers;
+  if (!way.is_calibrated) options.calibration = "off";
+}
+
+bool is_given(const CLI::Option* option) { return option != nullptr && option->count() > 0; }
+
+}  // namespace
+
 void add_kv_options(CLI::App& command, KvOptions& options) {
-  add_kv_type_options(command, options.type_k, options.type_v, &options.is_auto);
+  const auto add_type = [&](const char* name, std::string& type, const char* what,
+                            const CLI::Validator& validator) {
+    return command.add_option(name, type, std::string(what) + kTypesText)
+        ->transform(validator)
+        ->capture_default_str();
+  };
+  CLI::Option* const k =
+      add_type("--cache-type-k", options.type_k, "How keys are stored (also -ctk)", key_type());
+  CLI::Option* const v =
+      add_type("--cache-type-v", options.type_v, "How values are stored (also -ctv)", value_type());
   command
-      .add_option("--kv-quality", options.quality,
-                  "Types by what they cost: safe (tq8:tcq4), balanced (tcq4:tcq4), small "
-                  "(tcq4:tcq3) or tiny (tcq3:tcq3), each with the first 4 tokens exact")
-      ->check(CLI::IsMember({"safe", "balanced", "small", "tiny"}))
-      ->excludes(command.get_option("--kv"), command.get_option("--cache-type-k"),
-                 command.get_option("--cache-type-v"));
+      .add_option_function<std::string>(
+          "--kv",
+          [&options](const std::string& way) {
+            options.is_auto = way == "auto";
+            if (!options.is_auto) take_endings(options, parse_candidate_format(way).value());
+          },
+          std::string("Both at once") + kWayText + "; auto: the widest that fit (--mem)")
+      ->transform(kv_way_or_auto())
+      ->excludes(k, v);
+  add_quality_options(command, options.quality, [&options](const std::string& type) {
+    options.type_k = options.type_v = type;
+  });
   options.memory_option =
       command
           .add_option("--mem", options.memory,
@@ -110,26 +200,29 @@ void add_kv_options(CLI::App& command, KvOptions& options) {
                       "types that fit -c are chosen")
           ->transform(CLI::AsSizeValue(false))
           ->type_name("BYTES");
-  options.first_option = command
-                             .add_option("--kv-first", options.first,
-                                         "Keep the first N tokens in f16 beside packed ones")
-                             ->check(CLI::Range(0, 1 << 20))
-                             ->capture_default_str();
-  command
-      .add_option("--kv-recent", options.recent,
-                  "Let each token read the newest N tokens in f16, itself among them")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  command
-      .add_option("--kv-skip-layers", options.skip_layers,
-                  "Layers that stay in f16, like 0,1,-1; negative: from the last")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("LAYERS");
-  add_calibration_options(command, options);
+  add_extra_options(command, options);
 }
 
-void add_calibration_options(CLI::App& command, KvOptions& options) {
+void add_kv_options(CLI::App& command, KvListOptions& options) {
+  const auto add_list = [&](const char* name, std::vector<std::string>& list,
+                            const std::string& what, const CLI::Validator& validator) {
+    return command.add_option(name, list, what)
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->transform(validator);
+  };
+  options.k_option =
+      add_list("--cache-type-k", options.types_k, "How keys are stored (also -ctk)", key_type());
+  options.v_option = add_list("--cache-type-v", options.types_v,
+                              "How values are stored (also -ctv)", value_type());
+  add_list("--kv", options.ways, std::string("Both at once, a list") + kWayText, kv_way())
+      ->excludes(options.k_option, options.v_option);
+  add_quality_options(command, options.quality,
+                      [&options](const std::string& type) { options.ways = {type}; });
+  add_extra_options(command, options);
+}
+
+void add_calibration_options(CLI::App& command, KvExtras& options) {
   options.calibration_option =
       command
           .add_option("--kv-calib", options.calibration,
@@ -144,28 +237,129 @@ void add_calibration_options(CLI::App& command, KvOptions& options) {
                              ->capture_default_str();
 }
 
+namespace {
+
+Status nothing_to_widen(const std::string& formats) {
+  return invalid_argument(
+      "--kv-first, --kv-recent and --kv-skip-layers keep rows wider than packed ones; with " +
+      formats + " they change nothing");
+}
+
+Status nothing_to_calibrate(const std::string& keys) {
+  return invalid_argument("--kv-calib and --kv-frame concern tq and tcq keys; " + keys +
+                          " keys have no calibration");
+}
+
+bool asks_for_calibration(const KvExtras& options) {
+  return is_given(options.frame_option) ||
+         (is_given(options.calibration_option) && options.calibration != "off");
+}
+
+// An ending of --kv beside the option that says the same.
+Status check_said_once(const KvOptions& options) {
+  const CandidateFormat& said = options.endings;
+  for (const auto& [is_said, option, ending] :
+       {std::tuple{said.exact_first > 0, options.first_option, "+first"},
+        {said.exact_recent > 0, options.recent_option, "+recent"},
+        {!said.wide_layers.empty(), options.skip_option, "+skip"}}) {
+    if (!is_said || !is_given(option)) continue;
+    return invalid_argument(format("%s and %s of --kv %s say the same thing; leave one out",
+                                   option->get_name().c_str(), ending, said.name().c_str()));
+  }
+  return {};
+}
+
+Status check_frame(const KvExtras& options) {
+  if (options.calibration != "off" || !is_given(options.frame_option)) return {};
+  return invalid_argument("--kv-frame has no meaning with --kv-calib off");
+}
+
+bool is_any_packed(const KvFormat& format) { return is_packed(format.k) || is_packed(format.v); }
+
+bool widens(const KvExtras& options) {
+  return options.first > 0 || options.recent > 0 || !options.skip_layers.empty();
+}
+
+}  // namespace
+
 Status check(const KvOptions& options) {
-  if (options.memory_option->count() > 0 && !options.is_auto) {
+  if (is_given(options.memory_option) && !options.is_auto) {
     return invalid_argument("--mem has no meaning without --kv auto");
+  }
+  if (Status status = check_said_once(options); !status.ok()) return status;
+  if (!options.endings.is_calibrated && asks_for_calibration(options)) {
+    return invalid_argument("+nocalib leaves --kv-calib and --kv-frame without a meaning");
   }
   if (options.is_auto || !options.quality.empty()) return {};
   const KvFormat format = options.format();
-  const bool is_any_packed = is_packed(format.k) || is_packed(format.v);
-  if (!is_any_packed && (options.first > 0 || options.recent > 0 || !options.skip_layers.empty())) {
-    return invalid_argument(
-        "--kv-first, --kv-recent and --kv-skip-layers keep rows wider than packed ones; with " +
-        name_of(format) + " they change nothing");
+  if (!is_any_packed(format) && widens(options)) return nothing_to_widen(name_of(format));
+  if (!is_rotated(format.k) && asks_for_calibration(options)) {
+    return nothing_to_calibrate(std::string(kv_code_name(format.k)));
   }
-  if (!is_rotated(format.k) &&
-      (options.frame_option->count() > 0 ||
-       (options.calibration_option->count() > 0 && options.calibration != "off"))) {
-    return invalid_argument("--kv-calib and --kv-frame concern tq and tcq keys; " +
-                            std::string(kv_code_name(format.k)) + " keys have no calibration");
+  return check_frame(options);
+}
+
+namespace {
+
+std::vector<CandidateFormat> formats_of(const KvListOptions& options,
+                                        const std::vector<KvFormat>& otherwise) {
+  std::vector<CandidateFormat> formats;
+  for (const std::string& way : options.ways) {
+    formats.push_back(parse_candidate_format(way).value());
   }
-  if (options.calibration == "off" && options.frame_option->count() > 0) {
-    return invalid_argument("--kv-frame has no meaning with --kv-calib off");
+  if (!formats.empty()) return formats;
+  if (!is_given(options.k_option) && !is_given(options.v_option)) {
+    for (const KvFormat& format : otherwise) formats.push_back({.format = format});
+    return formats;
   }
-  return {};
+  for (const std::string& k : options.types_k) {
+    for (const std::string& v : options.types_v) formats.push_back({.format = kv_format(k, v)});
+  }
+  return formats;
+}
+
+// The names of all formats, or of their keys.
+std::string joined(const std::vector<KvOptions>& ways, bool keys_alone) {
+  std::string text;
+  for (const KvOptions& way : ways) {
+    const std::string name = !keys_alone                 ? name_of(way.format())
+                             : way.endings.is_calibrated ? way.type_k
+                                                         : way.type_k + "+nocalib";
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::vector<KvOptions>> ways_of(const KvListOptions& options,
+                                       const std::vector<KvFormat>& otherwise) {
+  if (Status status = check_frame(options); !status.ok()) return status;
+  std::vector<KvOptions> ways;
+  if (!options.quality.empty()) {
+    KvOptions way;
+    static_cast<KvExtras&>(way) = options;
+    way.quality = options.quality;
+    ways.push_back(std::move(way));
+    return ways;
+  }
+  bool is_one_packed = false;
+  bool is_one_calibrated = false;
+  for (const CandidateFormat& format : formats_of(options, otherwise)) {
+    KvOptions way;
+    if (is_any_packed(format.format)) static_cast<KvExtras&>(way) = options;
+    take_endings(way, format);
+    if (Status status = check_said_once(way); !status.ok()) return status;
+    if (!is_any_packed(format.format) && widens(way)) return nothing_to_widen(format.name());
+    is_one_packed |= is_any_packed(format.format);
+    is_one_calibrated |= is_rotated(format.format.k) && format.is_calibrated;
+    ways.push_back(std::move(way));
+  }
+  if (!is_one_packed && widens(options)) return nothing_to_widen(joined(ways, false));
+  if (!is_one_calibrated && asks_for_calibration(options)) {
+    return nothing_to_calibrate(joined(ways, true));
+  }
+  return ways;
 }
 
 Status resolve(KvOptions& options, const Model& model, ModelCacheOptions cache) {
@@ -183,74 +377,47 @@ Status resolve(KvOptions& options, const Model& model, ModelCacheOptions cache) 
   return choose_by_memory(options, model, std::move(cache));
 }
 
-std::string cache_folder() {
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  if (const std::string folder = variable("KVIK_CACHE_DIR"); !folder.empty()) return folder;
-  if (const std::string base = variable("XDG_CACHE_HOME"); !base.empty()) return base + "/kvik";
-  const std::string home = variable("HOME");
-  return (home.empty() ? "." : home) + "/.cache/kvik";
-}
-
-std::string calibration_path(const std::string& folder, uint64_t fingerprint, int frame) {
-  return folder + format("/calibration/%016llx-%d.kvcal",
-                         static_cast<unsigned long long>(fingerprint), frame);
-}
-
-Result<KeyCalibration> calibrate(ModelRunner& runner, std::vector<std::vector<TokenId>> texts,
-                                 int frame) {
-  if (texts.empty()) {
-    Result<std::vector<std::vector<TokenId>>> own = calibration_texts(runner.model());
-    if (!own.ok()) return own.status();
-    texts = std::move(own).value();
+Status resolve(std::vector<KvOptions>& ways, const Model& model) {
+  for (KvOptions& way : ways) {
+    if (Status status = resolve(way, model, {}); !status.ok()) return status;
+    Status status = check_keys(way.format().k, model.info().head_dim_k);
+    if (status.ok()) status = check_values(way.format().v, model.info().head_dim_v);
+    if (!status.ok()) return status;
   }
-  Progress progress;
-  CalibrationParams params;
-  params.frame = frame;
-  params.on_progress = [&](int done, int num_tokens) {
-    progress.show(format("calibrating: %d of %d tokens", done, num_tokens));
-    return !Interrupt::flag().load();
-  };
-  return calibrate_keys(runner, texts, params);
+  return {};
 }
 
-Result<std::shared_ptr<const KeyCalibration>> key_calibration(const KvOptions& options,
-                                                              ModelRunner& runner) {
-  using Shared = std::shared_ptr<const KeyCalibration>;
-  if (!is_rotated(options.format().k) || options.calibration == "off") return Shared();
-  const auto shared = [](Result<KeyCalibration> made) -> Result<Shared> {
-    if (!made.ok()) return made.status();
-    return std::make_shared<const KeyCalibration>(std::move(made).value());
+std::string counted_text(const std::vector<KvOptions>& ways, const ModelInfo& info) {
+  std::vector<std::string> lines;
+  const auto add = [&lines](std::string line) {
+    if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
   };
-  if (options.calibration != "auto") {
-    Result<KeyCalibration> read = load_calibration(runner.model(), options.calibration);
-    if (read.ok() && options.frame_option->count() > 0 && read->frame != options.frame) {
-      return invalid_argument(format("%s has frames of %d tokens, not of --kv-frame %d",
-                                     options.calibration.c_str(), read->frame, options.frame));
+  for (const KvOptions& way : ways) {
+    if (way.first > 0) {
+      add(format("+first%d: f16 rows of the first %d tokens beside the packed ones", way.first,
+                 way.first));
     }
-    return shared(std::move(read));
+    if (way.recent > 0) {
+      add(format("+recent%d: f16 rows of the newest %d tokens beside the packed ones", way.recent,
+                 way.recent));
+    }
+    const std::vector<int> wide = way.protection(info).wide_layers;
+    if (!wide.empty()) {
+      std::string given, layers;
+      for (size_t i = 0; i < wide.size(); ++i) {
+        given += (i == 0 ? "" : "/") + std::to_string(way.skip_layers[i]);
+        layers += (i == 0 ? "" : ", ") + std::to_string(wide[i]);
+      }
+      add("+skip" + given + ": f16 in the place of packed rows in layers " + layers);
+    }
+    if (is_rotated(way.format().k) && (is_given(way.calibration_option) ||
+                                       is_given(way.frame_option) || way.calibration == "off")) {
+      add("calibrated or not, keys take the same bytes");
+    }
   }
-  Result<uint64_t> fingerprint = model_fingerprint(runner.model());
-  if (!fingerprint.ok()) return fingerprint.status();
-  const std::string path = calibration_path(cache_folder(), *fingerprint, options.frame);
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) {
-    Result<KeyCalibration> read = load_calibration(runner.model(), path);
-    if (read.ok()) return shared(std::move(read));
-    warn(read.status().message() + "; it is made anew");
-  }
-  note("calibrating the keys of this model, once (--kv-calib off does without)");
-  Result<KeyCalibration> made = calibrate(runner, {}, options.frame);
-  if (!made.ok()) return made.status();
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  if (const Status saved = save_calibration(*made, runner.model(), path); saved.ok()) {
-    note("calibration kept in " + path);
-  } else {
-    warn("the calibration is not kept: " + saved.message());
-  }
-  return shared(std::move(made));
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
 }
 
 }  // namespace kvik::cli

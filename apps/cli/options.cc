@@ -6,11 +6,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <tuple>
 
 #include "cli.h"
 #include "kvik/core/thread_team.h"
-#include "kvik/format/kv_names.h"
 #include "kvik/model/stream_decoder.h"
 
 namespace kvik::cli {
@@ -57,122 +55,6 @@ void add_output_option(CLI::App& command, std::string& output, std::vector<std::
 
 void add_model_option(CLI::App& command, std::string& path) {
   command.add_option("-m,--model", path, "Model file (GGUF)")->required()->type_name("FILE");
-}
-
-namespace {
-
-// Puts our name in the place of `name`; an error text, or empty.
-std::string replace_type(const Result<KvCode>& code, const char* side, std::string& name) {
-  if (!code.ok()) return code.status().message();
-  const std::string_view own = kv_code_name(code.value());
-  if (own != name) note(format("%s as %s: stored as %s", side, name.c_str(), own.data()));
-  name = own;
-  return {};
-}
-
-std::string replace_key_type(std::string& name) {
-  return replace_type(resolve_key_name(name), "keys", name);
-}
-std::string replace_value_type(std::string& name) {
-  return replace_type(resolve_value_name(name), "values", name);
-}
-std::string replace_pair(std::string& name) {
-  const Result<KvFormat> resolved = resolve_format_name(name);
-  if (!resolved.ok()) return resolved.status().message();
-  const std::string k(kv_code_name(resolved->k));
-  const std::string v(kv_code_name(resolved->v));
-  if (name != k + ":" + v && !(name == k && k == v)) {
-    note(format("--kv %s: keys stored as %s, values as %s", name.c_str(), k.c_str(), v.c_str()));
-  }
-  name = k + ":" + v;
-  return {};
-}
-
-constexpr const char* kTypesText =
-    ": f32, f16, bf16, q8, q6, q4, tq8, tq4, tq3, tq2, tcq4, tcq3, tcq2, or a type of llama.cpp";
-
-}  // namespace
-
-const CLI::Validator& key_type() {
-  static const CLI::Validator validator(replace_key_type, "TYPE");
-  return validator;
-}
-const CLI::Validator& value_type() {
-  static const CLI::Validator validator(replace_value_type, "TYPE");
-  return validator;
-}
-const CLI::Validator& kv_pair() {
-  static const CLI::Validator validator(replace_pair, "K:V");
-  return validator;
-}
-
-namespace {
-const CLI::Validator& kv_pair_or_auto() {
-  static const CLI::Validator validator(
-      [](std::string& name) { return name == "auto" ? std::string() : replace_pair(name); },
-      "K:V|auto");
-  return validator;
-}
-}  // namespace
-
-std::pair<std::string, std::string> split_pair(const std::string& pair) {
-  const size_t colon = pair.find(':');
-  return {pair.substr(0, colon), pair.substr(colon + 1)};
-}
-
-void add_kv_type_options(CLI::App& command, std::string& type_k, std::string& type_v,
-                         bool* is_auto) {
-  CLI::Option* const k =
-      command
-          .add_option("--cache-type-k", type_k,
-                      std::string("How keys are stored (also -ctk)") + kTypesText)
-          ->transform(key_type())
-          ->capture_default_str();
-  CLI::Option* const v =
-      command
-          .add_option("--cache-type-v", type_v,
-                      std::string("How values are stored (also -ctv)") + kTypesText)
-          ->transform(value_type())
-          ->capture_default_str();
-  command
-      .add_option_function<std::string>(
-          "--kv",
-          [&type_k, &type_v, is_auto](const std::string& pair) {
-            if (is_auto != nullptr && pair == "auto") {
-              *is_auto = true;
-            } else {
-              std::tie(type_k, type_v) = split_pair(pair);
-            }
-          },
-          std::string("Both at once, like tcq4:tcq3, one type for both, or a preset of vLLM") +
-              (is_auto != nullptr ? "; auto: the widest that fit (--mem)" : ""))
-      ->transform(is_auto != nullptr ? kv_pair_or_auto() : kv_pair())
-      ->excludes(k, v);
-}
-
-KvFormat kv_format(const std::string& type_k, const std::string& type_v) {
-  return {parse_kv_code(type_k).value(), parse_kv_code(type_v).value()};
-}
-
-std::string kv_name(const KvFormat& format) {
-  const std::string k(kv_code_name(format.k));
-  return format.k == format.v ? k : k + ":" + std::string(kv_code_name(format.v));
-}
-
-std::vector<KvFormat> listed_formats(const ModelInfo& info) {
-  std::vector<KvFormat> formats;
-  for (const KvCode code : all_kv_codes()) {
-    if (stores_keys(code) && stores_values(code)) formats.push_back({code, code});
-  }
-  formats.insert(formats.end(), {{KvCode::tqk_q8_0, KvCode::tqv_q8_0},
-                                 {KvCode::tqk_q5_0, KvCode::tqv_q5_0},
-                                 {KvCode::tqk_q4_0, KvCode::tqv_q4_0},
-                                 {KvCode::tqk_int2, KvCode::tqv_q2_0}});
-  std::erase_if(formats, [&](const KvFormat& format) {
-    return !check_keys(format.k, info.head_dim_k).ok() ||
-           !check_values(format.v, info.head_dim_v).ok();
-  });
-  return formats;
 }
 
 void add_engine_options(CLI::App& command, EngineOptions& options, int default_context) {

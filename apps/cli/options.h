@@ -29,21 +29,6 @@ void add_output_option(CLI::App& command, std::string& output, std::vector<std::
 
 void add_model_option(CLI::App& command, std::string& path);
 
-// Accept the names of kv_names.h and replace them by ours; what a foreign name became is said on
-// stderr.
-const CLI::Validator& key_type();
-const CLI::Validator& value_type();
-const CLI::Validator& kv_pair();  // "K:V"
-std::pair<std::string, std::string> split_pair(const std::string& pair);
-// -ctk, -ctv and --kv: names of ours after parsing. `is_auto`, if any, is set by --kv auto.
-void add_kv_type_options(CLI::App& command, std::string& type_k, std::string& type_v,
-                         bool* is_auto = nullptr);
-KvFormat kv_format(const std::string& type_k, const std::string& type_v);
-// "tcq4", or "tcq4:tcq3" where the sides differ.
-std::string kv_name(const KvFormat& format);
-// What can hold this model's keys and values: every code on both sides, TurboQuant's in pairs.
-std::vector<KvFormat> listed_formats(const ModelInfo& info);
-
 // -c, -b, -t, those of kv.h, --kv-layout, --block-size.
 struct EngineOptions {
   std::string model;

@@ -4,6 +4,8 @@
 #include <memory>
 
 #include "commands.h"
+#include "kv.h"
+#include "kv_types.h"
 #include "kvik/backend/cpu_backend.h"
 #include "kvik/core/thread_team.h"
 #include "kvik/eval/kv_plan.h"
@@ -21,11 +23,12 @@ struct PlanOptions {
   int batch = 512;
   int block_size = 16;
   bool measure = false;
-  std::vector<std::string> pairs;
+  KvListOptions kv;
 };
 
 struct PlanRow {
-  KvFormat format;
+  KvOptions kv;
+  std::vector<int> wide_layers;
   FormatPlan plan;
   std::optional<MeasuredCache> measured;
 
@@ -34,6 +37,7 @@ struct PlanRow {
 
 struct PlanTable {
   PlanParams params;
+  std::string counted;  // what the ways keep beside packed rows
   std::vector<PlanRow> rows;
 
   bool fits(const PlanRow& row) const {
@@ -73,25 +77,19 @@ std::string check_memory(const std::string& text) {
   return parse_bytes(text) ? "" : "'" + text + "' is no amount of memory; give it like 8GiB";
 }
 
-ModelCacheOptions cache_options(const PlanOptions& options, const KvFormat& format) {
+ModelCacheOptions cache_options(const PlanOptions& options, const KvOptions& way,
+                                const ModelInfo& info) {
   ModelCacheOptions cache;
-  cache.format = format;
+  cache.format = way.format();
+  cache.protection = way.protection(info);
   cache.block_size = options.block_size;
   return cache;
 }
 
-std::vector<KvFormat> formats_of(const PlanOptions& options, const ModelInfo& info) {
-  if (options.pairs.empty()) return listed_formats(info);
-  std::vector<KvFormat> formats;
-  for (const std::string& pair : options.pairs) {
-    const auto [k, v] = split_pair(pair);
-    formats.push_back(kv_format(k, v));
-  }
-  return formats;
-}
-
-Result<PlanTable> make_table(const PlanOptions& options, const Model& model) {
+Result<PlanTable> make_table(const PlanOptions& options, const Model& model,
+                             const std::vector<KvOptions>& ways) {
   PlanTable table;
+  table.counted = counted_text(ways, model.info());
   table.params.context = options.context > 0 ? options.context : model.info().context_length;
   table.params.num_users = options.users;
   table.params.batch = options.batch;
@@ -105,13 +103,13 @@ Result<PlanTable> make_table(const PlanOptions& options, const Model& model) {
     backend = std::move(created).value();
   }
   Progress progress;
-  for (const KvFormat& format : formats_of(options, model.info())) {
-    const ModelCacheOptions cache = cache_options(options, format);
+  for (const KvOptions& way : ways) {
+    const ModelCacheOptions cache = cache_options(options, way, model.info());
     Result<FormatPlan> plan = plan_cache(model, cache, table.params);
     if (!plan.ok()) return plan.status();
-    PlanRow row = {format, std::move(plan).value(), std::nullopt};
+    PlanRow row = {way, cache.protection.wide_layers, std::move(plan).value(), std::nullopt};
     if (options.measure) {
-      progress.show("measuring " + kv_name(format) + " ...");
+      progress.show("measuring " + way.name() + " ...");
       const Result<MeasuredCache> measured = measure_cache(model, cache, table.params, backend);
       if (!measured.ok()) return measured.status();
       row.measured = *measured;
@@ -125,12 +123,16 @@ ordered_json row_json(const PlanTable& table, const PlanRow& row) {
   const FormatPlan& plan = row.plan;
   ordered_json layers = ordered_json::array();
   for (const LayerBytes& layer : plan.layers) layers.push_back({{"k", layer.k}, {"v", layer.v}});
-  ordered_json json = {{"kv", kv_name(row.format)},
+  ordered_json json = {{"kv", row.kv.name()},
+                       {"exact_first", row.kv.first},
+                       {"exact_recent", row.kv.recent},
+                       {"f16_layers", row.wide_layers},
                        {"bytes_per_token", plan.bytes_per_token},
                        {"growing_bytes_per_token", plan.growing_bytes_per_token},
                        {"layers", layers},
                        {"nbytes", plan.nbytes},
-                       {"committed_bytes", plan.committed_bytes}};
+                       {"committed_bytes", plan.committed_bytes},
+                       {"exact_bytes", plan.exact_bytes}};
   if (table.params.memory_bytes) {
     json["fits"] = table.fits(row);
     json["longest_context"] = plan.longest_context.value_or(0);
@@ -188,8 +190,9 @@ std::string summary(const PlanOptions& options, const Model& model, const PlanTa
   if (table.params.memory_bytes) {
     text += " in " + bytes_text(*table.params.memory_bytes);
   }
-  return text + format(", blocks of %d; the weights, %s, come on top\n\n", options.block_size,
-                       bytes_text(info.weight_bytes).c_str());
+  text += format(", blocks of %d; the weights, %s, come on top\n", options.block_size,
+                 bytes_text(info.weight_bytes).c_str());
+  return text + table.counted + "\n";
 }
 
 // Smallest and largest over the layers.
@@ -212,21 +215,25 @@ struct Cells {
 Cells cells_of(const Model& model, const PlanTable& table) {
   const bool has_windows = std::any_of(model.info().groups.begin(), model.info().groups.end(),
                                        [](const LayerGroup& group) { return group.window; });
+  const bool has_exact = std::any_of(table.rows.begin(), table.rows.end(),
+                                     [](const PlanRow& row) { return row.plan.exact_bytes > 0; });
   const bool is_measured = !table.rows.empty() && table.rows.front().measured;
   Cells cells;
   std::vector<std::string> head = {"KV format", "bytes/token"};
   if (has_windows) head.push_back("past the window");
   head.insert(head.end(), {"K + V per layer", "committed bytes", "MiB"});
+  if (has_exact) head.push_back("of it exact rows");
   if (is_measured) head.insert(head.end(), {"measured", "resident"});
   if (table.params.memory_bytes) head.insert(head.end(), {"fits", "longest context", "most users"});
   cells.rows.push_back(head);
   for (const PlanRow& row : table.rows) {
     const FormatPlan& plan = row.plan;
-    std::vector<std::string> line = {kv_name(row.format), std::to_string(plan.bytes_per_token)};
+    std::vector<std::string> line = {row.kv.name(), std::to_string(plan.bytes_per_token)};
     if (has_windows) line.push_back(std::to_string(plan.growing_bytes_per_token));
     line.push_back(per_layer(plan.layers));
     line.push_back(std::to_string(plan.committed_bytes));
     line.push_back(format("%.2f", static_cast<double>(plan.committed_bytes) / (1 << 20)));
+    if (has_exact) line.push_back(std::to_string(plan.exact_bytes));
     if (row.measured) {
       line.push_back(std::to_string(row.measured->committed_bytes));
       line.push_back(std::to_string(row.measured->resident_bytes));
@@ -273,7 +280,11 @@ int plan(const PlanOptions& options) {
     warn(format("-c %d is more than the %d tokens that the model was trained for", options.context,
                 trained));
   }
-  const Result<PlanTable> table = make_table(options, **model);
+  Result<std::vector<KvOptions>> ways = ways_of(options.kv, listed_formats((*model)->info()));
+  if (!ways.ok()) return usage_error(ways.status().message());
+  if (Status status = resolve(*ways, **model); !status.ok()) return fail(status);
+  if (Status status = check_calibration(options.kv, **model); !status.ok()) return fail(status);
+  const Result<PlanTable> table = make_table(options, **model, *ways);
   if (!table.ok()) return fail(table.status());
   Output out;
   if (options.output == "json") {
@@ -286,7 +297,7 @@ int plan(const PlanOptions& options) {
   if (const int code = out.finish(); code != kFine) return code;
   for (const PlanRow& row : table->rows) {
     if (!row.measured || row.agrees()) continue;
-    (void)fail(kv_name(row.format) + ": measured bytes differ from those predicted");
+    (void)fail(row.kv.name() + ": measured bytes differ from those predicted");
     return kNotVerified;
   }
   if (std::none_of(table->rows.begin(), table->rows.end(),
@@ -318,10 +329,7 @@ Command add_plan(CLI::App& program) {
   add_count("--users", options->users, 1, "Users at the same time, sharing nothing");
   add_count("-b,--batch-size", options->batch, 1, "Most tokens computed at once");
   add_count("--block-size", options->block_size, 16, "Tokens of a block, a multiple of 16");
-  command->add_option("--kv", options->pairs, "Only these formats, like f16,tcq4:tcq3")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->transform(kv_pair());
+  add_kv_options(*command, options->kv);
   command->add_flag("--measure", options->measure,
                     "Make and fill the caches, and show predicted beside measured bytes");
   add_output_option(*command, options->output, {"text", "json", "md"});

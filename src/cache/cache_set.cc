@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "cache/exact_rows.h"
 #include "cache/plan_state.h"
-#include "kvik/core/checked_math.h"
 
 namespace kvik {
 
@@ -61,40 +61,21 @@ Status CacheSet::add_exact_rows(const PagedCacheOptions& options,
                             " and exact_recent " + std::to_string(options.exact_recent) +
                             " count tokens");
   }
-  PagedCacheOptions rows;
-  rows.spec = options.spec;
-  rows.spec.key_calibration = nullptr;
-  rows.spec.layers.clear();
-  for (const KvFormat& format : options.spec.layers) {
-    const bool is_beside = is_packed(format.k) || is_packed(format.v);
-    exact.layers.push_back(is_beside ? std::optional(rows.spec.num_layers()) : std::nullopt);
-    if (is_beside) rows.spec.layers.push_back({KvCode::f16, KvCode::f16});
-  }
-  if (rows.spec.layers.empty()) return {};
-  rows.block_size = options.block_size;
-  rows.rollback_slack = options.rollback_slack;
-  const auto add = [&](std::optional<size_t>& idx) -> Status {
-    Result<PagedCache> cache = PagedCache::create(rows, backend);
+  const internal::ExactRowOptions beside = internal::exact_row_options(options);
+  exact.layers = beside.layers;
+  const auto add = [&](const std::optional<PagedCacheOptions>& rows,
+                       std::optional<size_t>& idx) -> Status {
+    if (!rows) return {};
+    Result<PagedCache> cache = PagedCache::create(*rows, backend);
     if (!cache.ok()) return cache.status();
     idx = caches_.size();
     caches_.push_back(std::move(cache).value());
     return {};
   };
-  if (options.exact_first > 0) {
-    // A sequence that holds its own block here holds at least one of its own there.
-    const int64_t blocks = ceil_div(options.exact_first, options.block_size);
-    rows.max_blocks = static_cast<int>(std::min<int64_t>(INT32_MAX, blocks * options.max_blocks));
-    rows.first_tokens = exact.num_first = options.exact_first;
-    if (Status status = add(exact.first); !status.ok()) return status;
-  }
-  if (options.exact_recent > 0) {
-    rows.max_blocks = options.max_blocks;
-    rows.first_tokens = std::nullopt;
-    exact.num_recent = std::min(options.exact_recent, options.window.value_or(INT32_MAX));
-    rows.window = exact.num_recent;
-    if (Status status = add(exact.recent); !status.ok()) return status;
-  }
-  return {};
+  if (Status status = add(beside.first, exact.first); !status.ok()) return status;
+  if (beside.first) exact.num_first = *beside.first->first_tokens;
+  if (beside.recent) exact.num_recent = *beside.recent->window;
+  return add(beside.recent, exact.recent);
 }
 
 void CacheSet::write(SetPlan& plan, int cache_idx, int layer, const ConstTensorView& k,

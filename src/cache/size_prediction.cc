@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/exact_rows.h"
 #include "core/growth_rule.h"
 #include "kvik/core/checked_math.h"
 
@@ -29,15 +30,17 @@ class Growth {
   // One step of PagedCache: pages for the new tokens, or growth ahead of need; then those that left
   // the window are given back. False if the pool is too small.
   bool append(int num_tokens) {
+    const int64_t limit = options_.first_tokens.value_or(INT32_MAX);
     const int64_t end = num_tokens_ + num_tokens;
-    const int64_t num_pages = ceil_div(end, options_.block_size) - end_block_;
+    const bool is_any_stored = std::min(limit, num_tokens_) < std::min(limit, end);
+    const int64_t num_pages = ceil_div(std::min(limit, end), options_.block_size) - end_block_;
     if (num_pages > options_.max_blocks - used()) return false;
     const int64_t reused = std::min(num_pages, num_freed_);
     num_freed_ -= reused;
     next_new_ += num_pages - reused;
     if (num_pages > 0) {
       if (next_new_ > covered_pages_) commit(next_new_);
-    } else if (num_tokens > 0) {
+    } else if (is_any_stored) {
       commit_ahead();
     }
     end_block_ += num_pages;
@@ -112,10 +115,9 @@ class Growth {
   int64_t covered_pages_ = 0;
 };
 
-}  // namespace
-
-Result<CacheSize> predict_cache_size(const PagedCacheOptions& options,
-                                     std::span<const AppendRun> runs, int num_sequences) {
+// Of one cache, exact rows beside it not counted. The counts are checked.
+Result<CacheSize> predict_one(const PagedCacheOptions& options, std::span<const AppendRun> runs,
+                              int num_sequences) {
   if (Status status = check(options.spec); !status.ok()) return status;
   if (options.block_size < kTileTokens || options.block_size % kTileTokens != 0 ||
       options.max_blocks < 1 || options.num_blocks < 0 || options.num_blocks > options.max_blocks ||
@@ -139,10 +141,6 @@ Result<CacheSize> predict_cache_size(const PagedCacheOptions& options,
   const Status too_small(StatusCode::out_of_pages,
                          "the tokens need more than " + std::to_string(options.max_blocks) +
                              " blocks of " + std::to_string(options.block_size));
-  for (const AppendRun& run : runs) {
-    if (run.num_steps < 0 || run.num_tokens < 0) return invalid_argument("a count is negative");
-  }
-  if (num_sequences < 1) return invalid_argument("there is no sequence");
   for (int sequence = 0; sequence < num_sequences; ++sequence) {
     growth.begin_sequence();
     for (const AppendRun& run : runs) {
@@ -152,6 +150,31 @@ Result<CacheSize> predict_cache_size(const PagedCacheOptions& options,
     }
   }
   return growth.size();
+}
+
+}  // namespace
+
+Result<CacheSize> predict_cache_size(const PagedCacheOptions& options,
+                                     std::span<const AppendRun> runs, int num_sequences) {
+  for (const AppendRun& run : runs) {
+    if (run.num_steps < 0 || run.num_tokens < 0) return invalid_argument("a count is negative");
+  }
+  if (num_sequences < 1) return invalid_argument("there is no sequence");
+  if (options.exact_first < 0 || options.exact_recent < 0) {
+    return invalid_argument("exact_first and exact_recent count tokens");
+  }
+  Result<CacheSize> size = predict_one(options, runs, num_sequences);
+  if (!size.ok()) return size;
+  const internal::ExactRowOptions exact = internal::exact_row_options(options);
+  for (const std::optional<PagedCacheOptions>& beside : {exact.first, exact.recent}) {
+    if (!beside) continue;
+    const Result<CacheSize> more = predict_one(*beside, runs, num_sequences);
+    if (!more.ok()) return more.status();
+    size->nbytes += more->nbytes;
+    size->committed_bytes += more->committed_bytes;
+    size->exact_bytes += more->committed_bytes;
+  }
+  return size;
 }
 
 }  // namespace kvik

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvik/backend/cpu_backend.h"
+#include "kvik/cache/cache_set.h"
 
 namespace kvik {
 namespace {
@@ -116,6 +117,66 @@ TEST(SizePrediction, CountsBytesThatNeedMoreThan32Bits) {
   EXPECT_EQ(size.used_blocks, kTokens / 16);
   EXPECT_EQ(size.nbytes, int64_t{2} * 10737418240);
   EXPECT_EQ(size.committed_bytes, int64_t{2} * 10737418240);
+}
+
+// As expect_predicted, of a set whose only cache has exact rows beside it.
+void expect_set_predicted(const PagedCacheOptions& options, const std::vector<AppendRun>& runs,
+                          int num_sequences = 1) {
+  const std::shared_ptr<Backend> backend = make_cpu_backend({}).value();
+  CacheSet set = CacheSet::create({&options, 1}, backend).value();
+  const KvSpec& spec = options.spec;
+  std::vector<Sequence> sequences;
+  for (int i = 0; i < num_sequences; ++i) {
+    sequences.push_back(set.new_sequence());
+    for (const AppendRun& run : runs) {
+      const std::vector<float> rows(static_cast<size_t>(run.num_tokens) * spec.num_kv_heads *
+                                    static_cast<size_t>(spec.head_dim_k));
+      const ConstTensorView view(rows.data(), DType::f32,
+                                 {run.num_tokens, spec.num_kv_heads, spec.head_dim_k});
+      for (int step = 0; step < run.num_steps; ++step) {
+        const AppendRequest request{&sequences.back(), run.num_tokens};
+        SetPlan plan = set.reserve({&request, 1}).value();
+        for (int layer = 0; layer < spec.num_layers(); ++layer) {
+          set.write(plan, 0, layer, view, view);
+        }
+        ASSERT_TRUE(set.commit(std::move(plan)).ok());
+      }
+    }
+  }
+  const CacheStats stats = set.stats(0);
+  const CacheSize size = predict_cache_size(options, runs, num_sequences).value();
+  EXPECT_EQ(size.committed_bytes, stats.committed_bytes);
+  EXPECT_EQ(size.nbytes, stats.nbytes);
+  EXPECT_EQ(size.exact_bytes, stats.committed_bytes - set.cache(0).stats().committed_bytes);
+  EXPECT_EQ(size.committed_blocks, stats.committed_blocks);
+  EXPECT_EQ(size.used_blocks, stats.used_blocks);
+}
+
+TEST(SizePrediction, CountsExactRowsToTheByte) {
+  for (const auto& [first, recent] :
+       {std::pair{4, 0}, {0, 64}, {4, 64}, {100, 1}, {3000, 0}, {0, 5000}}) {
+    SCOPED_TRACE(std::to_string(first) + " first, " + std::to_string(recent) + " recent");
+    PagedCacheOptions options = options_of({KvCode::tcq4, KvCode::tcq3}, 3);
+    options.spec.layers[1] = {};  // stays f16: no exact rows beside it
+    options.exact_first = first;
+    options.exact_recent = recent;
+    expect_set_predicted(options, {{1, 700}, {1, 33}, {400, 1}});
+    expect_set_predicted(options, {{2, 100}, {30, 1}}, 7);
+    options.window = 300;
+    options.block_size = 48;
+    expect_set_predicted(options, {{1, 700}, {1, 33}, {400, 1}});
+  }
+}
+
+TEST(SizePrediction, CountsNoExactRowsBesidePlainLayers) {
+  PagedCacheOptions options = options_of({}, 2);
+  options.exact_first = 4;
+  options.exact_recent = 64;
+  expect_set_predicted(options, {{1, 700}, {100, 1}});
+  const AppendRun run{1, 700};
+  EXPECT_EQ(predict_cache_size(options, {&run, 1})->exact_bytes, 0);
+  options.exact_first = -1;
+  EXPECT_EQ(predict_cache_size(options, {&run, 1}).status().code(), StatusCode::invalid_argument);
 }
 
 TEST(SizePrediction, RefusesWhatNoCacheCouldHold) {

@@ -205,6 +205,48 @@ TEST_F(CalibrationFile, CutOrChangedAnywhereIsCorrupt) {
   EXPECT_TRUE(load(bytes_).ok());
 }
 
+// The file with one half of its numbers changed, and a checksum that fits.
+std::string with_half(std::string bytes, size_t at, uint16_t half) {
+  bytes[at] = static_cast<char>(half & 0xff);
+  bytes[at + 1] = static_cast<char>(half >> 8);
+  uint64_t hash = 14695981039346656037U;
+  for (size_t i = 0; i + 8 < bytes.size(); ++i) {
+    hash = (hash ^ static_cast<uint8_t>(bytes[i])) * 1099511628211U;
+  }
+  for (int i = 0; i < 8; ++i) {
+    bytes[bytes.size() - 8 + static_cast<size_t>(i)] = static_cast<char>(hash >> (8 * i) & 0xff);
+  }
+  return bytes;
+}
+
+TEST_F(CalibrationFile, NumbersThatCannotBeBehindAValidChecksumAreRefusedByName) {
+  const ModelInfo& info = model_->info();
+  const auto side = static_cast<size_t>(info.num_kv_heads * info.head_dim_k);  // halves of one
+  const size_t header = bytes_.size() - 8 - static_cast<size_t>(info.num_layers) * side * 4;
+  const auto original = static_cast<uint16_t>(static_cast<uint8_t>(bytes_[header]) |
+                                              static_cast<uint8_t>(bytes_[header + 1]) << 8);
+  ASSERT_EQ(with_half(bytes_, header, original), bytes_);  // this is the file's checksum
+  struct Case {
+    size_t half;  // of layer 1
+    uint16_t bits;
+    const char* field;
+    const char* head;
+  };
+  for (const Case& c : {Case{0, 0x7e00, "centre", "KV head 0"},
+                        {side - 1, 0x7c00, "centre", "KV head 1"},
+                        {side, 0xfc00, "diagonal", "KV head 0"},
+                        {2 * side - 1, 0x7e01, "diagonal", "KV head 1"},
+                        {side + 1, 0x0000, "diagonal", "KV head 0"},
+                        {side + 2, 0xbc00, "diagonal", "KV head 0"}}) {
+    SCOPED_TRACE(std::to_string(c.half) + " " + c.field);
+    const Status status = load(with_half(bytes_, header + side * 4 + c.half * 2, c.bits));
+    EXPECT_EQ(status.code(), StatusCode::corrupt);
+    EXPECT_THAT(status.message(), ::testing::AllOf(HasSubstr(path_), HasSubstr("layer 1"),
+                                                   HasSubstr(c.head), HasSubstr(c.field)));
+  }
+  EXPECT_TRUE(load(bytes_).ok());
+}
+
 TEST_F(CalibrationFile, OfAnotherModelIsRefused) {
   TinyModel other({.rope_base = 500000, .has_rope_factors = true});
   const std::shared_ptr<const Model> model = other.load().value();

@@ -7,6 +7,7 @@
 
 #include "kvik/engine/key_calibration.h"
 #include "kvik/engine/session.h"
+#include "support/tiny_gemma.h"
 #include "support/tiny_model.h"
 
 namespace kvik {
@@ -45,7 +46,8 @@ struct How {
 class SessionShift : public ::testing::Test {
  protected:
   SessionShift() : SessionShift(2) {}
-  explicit SessionShift(int num_layers) : tiny_(shape(num_layers)) {
+  explicit SessionShift(int num_layers) : SessionShift(TinyModel(shape(num_layers))) {}
+  explicit SessionShift(TinyModel tiny) : tiny_(std::move(tiny)) {
     model_ = tiny_.load().value();
     const std::unique_ptr<ModelRunner> runner = ModelRunner::create(model_).value();
     const std::vector<std::vector<TokenId>> texts = {tiny_tokens(90, 300)};
@@ -259,6 +261,52 @@ TEST_F(SessionShiftOfOneLayer, AttendsToTheMovedKeysAtTheirNewPositions) {
   RecordProperty("error", std::to_string(error));
   // The same codes but for what RoPE rounds the other way.
   EXPECT_LT(error, 0.05 * change) << change;
+}
+
+// Layers that see a window: all of them, in a model of one.
+class SessionShiftOfAWindowLayer : public SessionShift {
+ protected:
+  SessionShiftOfAWindowLayer() : SessionShift(test::tiny_gemma(shape(1), 100)) {}
+};
+
+TEST_F(SessionShiftOfAWindowLayer, AttendsToTheMovedKeysOfItsWindow) {
+  ASSERT_EQ(model_->info().groups.at(0).window, 100);
+  const std::vector<TokenId> text = tiny_tokens(11, 1000);
+  const std::unique_ptr<Session> session = fed(text);
+  ASSERT_EQ(session->timings().shifts, 2);
+  const std::vector<float> got = logits(*session);
+  // All that the newest token sees lies behind the run that was dropped last.
+  const std::vector<float> expected = logits(*fed(tokens_of(*session)));
+  std::vector<TokenId> others = tokens_of(*session);
+  for (TokenId& token : std::span(others).last(50)) token = text[0];
+  others.back() = text.back();
+  const std::vector<float> elsewhere = logits(*fed(others));
+  double error = 0, change = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    error = std::max(error, std::abs(double{got[i]} - expected[i]));
+    change = std::max(change, std::abs(double{elsewhere[i]} - expected[i]));
+  }
+  EXPECT_LT(error, 0.05 * change) << change;
+}
+
+// Five layers with a window beside one that sees everything.
+class SessionShiftWithWindows : public SessionShift {
+ protected:
+  SessionShiftWithWindows() : SessionShift(test::tiny_gemma(shape(6), 100)) {}
+};
+
+TEST_F(SessionShiftWithWindows, GivesTheSameBitsHoweverTheTokensCome) {
+  ASSERT_EQ(model_->info().groups.size(), 2);
+  const std::vector<TokenId> text = tiny_tokens(12, 1000);
+  const std::unique_ptr<Session> session = fed(text);
+  EXPECT_EQ(session->timings().shifts, 2);
+  const std::vector<float> expected = logits(*session);
+  for (const float x : expected) ASSERT_TRUE(std::isfinite(x));
+  EXPECT_EQ(logits(*fed(text, {}, 1)), expected);
+  EXPECT_EQ(logits(*fed(text, {.batch = 7, .num_threads = 2}, 333)), expected);
+  EXPECT_EQ(logits(*fed(text, {.block_size = 32})), expected);
+  // The shift is seen.
+  EXPECT_NE(logits(*fed(text, {.keep = 0, .context = 1024, .overflow = Overflow::stop})), expected);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "kvik/engine/perplexity.h"
@@ -205,6 +207,75 @@ TEST_F(SessionTest, CancellingLeavesASessionThatCanGoOn) {
       session->generate(greedy(50), [&](std::string_view) { return ++pieces < 3; }).value();
   EXPECT_EQ(answer.reason, StopReason::cancelled);
   EXPECT_EQ(pieces, 3);
+}
+
+TEST_F(SessionTest, ARequestAfterFailedOnesGivesTheLogitsOfAColdSession) {
+  const std::vector<TokenId> tokens = tiny_tokens(21, 60);
+  for (const KvFormat format : {KvFormat{}, KvFormat{KvCode::q8, KvCode::q4}}) {
+    const auto fresh = [&] {
+      return make({.context = 128,
+                   .kv_format = format,
+                   .kv_protection = {.exact_first = is_packed(format.k) ? 4 : 0,
+                                     .exact_recent = is_packed(format.k) ? 20 : 0}});
+    };
+    const std::unique_ptr<Session> session = fresh();
+    ASSERT_TRUE(session->feed(std::span(tokens).first(20)).ok());
+    const std::vector<float> before = logits(*session);
+    EXPECT_FALSE(session->feed(tiny_tokens(22, 200)).ok());  // more than the context
+    const std::vector<TokenId> unknown = {tokens[0], model_->info().vocab_size};
+    EXPECT_FALSE(session->feed(unknown).ok());
+    EXPECT_FALSE(session->generate({.max_tokens = -1}).ok());
+    EXPECT_FALSE(session->truncate(21).ok());
+    EXPECT_EQ(logits(*session), before);
+    std::atomic<bool> cancel{true};
+    session->set_cancel_flag(&cancel);
+    EXPECT_EQ(session->feed(std::span(tokens).subspan(20, 30)).code(), StatusCode::cancelled);
+    session->set_cancel_flag(nullptr);
+    ASSERT_TRUE(session->truncate(20).ok());
+    ASSERT_TRUE(session->feed(std::span(tokens).subspan(20)).ok());
+    const std::unique_ptr<Session> cold = fresh();
+    ASSERT_TRUE(cold->feed(tokens).ok());
+    EXPECT_EQ(logits(*session), logits(*cold));
+    EXPECT_EQ(session->cache_stats()[0].used_blocks, cold->cache_stats()[0].used_blocks);
+  }
+}
+
+// A small model guesses, a larger one keeps the first of the guesses, and both go back.
+TEST_F(SessionTest, ADraftAndItsTargetThatGoBackToTheSameLengthStayInStep) {
+  TinyModel small({.num_layers = 1}, 5);
+  const std::shared_ptr<const Model> draft_model = small.load().value();
+  const auto make_draft = [&] {
+    return Session::create(ModelRunner::create(draft_model).value(), {.context = 64}).value();
+  };
+  const std::unique_ptr<Session> target = make({.context = 128});
+  const std::unique_ptr<Session> draft = make_draft();
+  const std::vector<TokenId> prompt = tiny_tokens(23, 30);
+  ASSERT_TRUE(target->feed(prompt).ok());
+  ASSERT_TRUE(draft->feed(prompt).ok());
+  bool was_full = false;
+  for (int round = 0; round < 40 && !was_full; ++round) {
+    const int kept = static_cast<int>(target->tokens().size());
+    ASSERT_EQ(static_cast<int>(draft->tokens().size()), kept);
+    const Generated guesses = draft->generate(greedy(5)).value();
+    was_full |= guesses.reason == StopReason::context_full;
+    ASSERT_TRUE(target->feed(guesses.ids).ok());
+    const int accepted = std::min(round % 6, static_cast<int>(guesses.ids.size()));
+    ASSERT_TRUE(target->truncate(kept + accepted).ok());
+    ASSERT_TRUE(draft->truncate(kept + accepted).ok());
+    ASSERT_TRUE(std::ranges::equal(target->tokens(), draft->tokens()));
+  }
+  EXPECT_TRUE(was_full);  // the draft's cache is the smaller one
+  const int length = static_cast<int>(target->tokens().size()) - 1;
+  const TokenId last = target->tokens().back();
+  for (Session* session : {target.get(), draft.get()}) {
+    ASSERT_TRUE(session->truncate(length).ok());
+    ASSERT_TRUE(session->feed({&last, 1}).ok());
+  }
+  const std::vector<TokenId> all(target->tokens().begin(), target->tokens().end());
+  EXPECT_EQ(logits(*target), cold(all));
+  const std::unique_ptr<Session> cold_draft = make_draft();
+  ASSERT_TRUE(cold_draft->feed(all).ok());
+  EXPECT_EQ(logits(*draft), logits(*cold_draft));
 }
 
 TEST_F(SessionTest, ScoresAreTheLogProbabilitiesOfColdLogits) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kvik/engine/session.h"
+#include "support/tiny_gemma.h"
 #include "support/tiny_model.h"
 
 namespace kvik {
@@ -138,6 +139,47 @@ TEST_F(SessionWindow, AContiguousCacheCannotRoll) {
       Session::create(runner, {.context = 64, .overflow = Overflow::window, .contiguous = true})
           .status();
   EXPECT_THAT(status.message(), HasSubstr("contiguous"));
+}
+
+// Prompts that end just before, at and behind the window of a model's layers.
+TEST(WindowOf1024, PromptsAroundItGiveTheSameBitsInAnyChunks) {
+  constexpr int kWindow = 1024;
+  test::TinyShape shape;
+  shape.num_layers = 6;
+  shape.embedding_dim = 16;
+  shape.ffn_dim = 16;
+  shape.num_heads = 2;
+  shape.num_kv_heads = 1;
+  shape.head_dim = shape.rope_dim = 32;
+  shape.context_length = 2048;
+  TinyModel tiny = test::tiny_gemma(shape, kWindow);
+  const std::shared_ptr<const Model> model = tiny.load().value();
+  ASSERT_EQ(model->info().groups.size(), 2);
+  const std::vector<TokenId> text = tiny_tokens(5, kWindow + 100);
+  // Logits after `length` tokens and after 60 more, the first ones fed `piece` at once.
+  const auto logits = [&](size_t length, size_t piece, int batch, KvCode code) {
+    std::shared_ptr<ModelRunner> runner =
+        ModelRunner::create(model, {.max_batch_tokens = batch}).value();
+    const std::unique_ptr<Session> session =
+        Session::create(std::move(runner), {.context = 2048, .kv_format = {code, code}}).value();
+    for (size_t at = 0; at < length; at += piece) {
+      EXPECT_TRUE(session->feed(std::span(text).subspan(at, std::min(piece, length - at))).ok());
+    }
+    std::vector<float> got(session->next_logits().begin(), session->next_logits().end());
+    EXPECT_TRUE(session->feed(std::span(text).subspan(length, 60)).ok());
+    got.insert(got.end(), session->next_logits().begin(), session->next_logits().end());
+    return got;
+  };
+  for (const KvCode code : {KvCode::f16, KvCode::tq4}) {
+    for (const size_t length : {kWindow - 1, kWindow, kWindow + 1}) {
+      SCOPED_TRACE(std::to_string(length) + " tokens as " + std::string(kv_code_name(code)));
+      const std::vector<float> one_by_one = logits(length, 1, 1, code);
+      for (const float x : one_by_one) ASSERT_TRUE(std::isfinite(x));
+      EXPECT_EQ(logits(length, length, 2048, code), one_by_one);
+      EXPECT_EQ(logits(length, length, 512, code), one_by_one);
+      EXPECT_EQ(logits(length, 1000, 333, code), one_by_one);
+    }
+  }
 }
 
 }  // namespace

@@ -45,9 +45,9 @@ std::optional<int> parse_number(std::string_view text) {
   return value;
 }
 
-// One "+..." without its sign; false if it is none.
+// One "+..." without its sign; false if it is none, or was there before.
 bool parse_suffix(std::string_view suffix, CandidateFormat& format) {
-  if (suffix == "nocalib") {
+  if (suffix == "nocalib" && format.is_calibrated) {
     format.is_calibrated = false;
     return true;
   }
@@ -56,11 +56,11 @@ bool parse_suffix(std::string_view suffix, CandidateFormat& format) {
         std::pair<std::string_view, int*>("recent", &format.exact_recent)}) {
     if (!suffix.starts_with(word)) continue;
     const std::optional<int> count = parse_number(suffix.substr(word.size()));
-    if (!count || *count < 0) return false;
+    if (!count || *count < 1 || *value != 0) return false;
     *value = *count;
     return true;
   }
-  if (!suffix.starts_with("skip")) return false;
+  if (!suffix.starts_with("skip") || !format.wide_layers.empty()) return false;
   suffix.remove_prefix(4);
   for (;;) {
     const size_t slash = suffix.find('/');
@@ -87,7 +87,7 @@ Result<CandidateFormat> parse_candidate_format(std::string_view name) {
     if (!parse_suffix(suffix, *parsed)) {
       return invalid_argument("+" + std::string(suffix) +
                               " is nothing that follows a format; there are +first4, +recent64, "
-                              "+skip0/-1 and +nocalib");
+                              "+skip0/-1 and +nocalib, each once and with a number above 0");
     }
     if (next == std::string_view::npos) return parsed;
     rest.remove_prefix(next + 1);

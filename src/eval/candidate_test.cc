@@ -47,6 +47,69 @@ TEST(CandidateFormat, WrongNamesAreRefusedWithAllKinds) {
   }
 }
 
+TEST(CandidateFormat, EndingsAreReadInAnyOrderAndPrintedInOne) {
+  const CandidateFormat all = parsed("tcq4:tcq3+nocalib+skip0/-1/5+recent64+first4");
+  EXPECT_EQ(all.exact_first, 4);
+  EXPECT_EQ(all.exact_recent, 64);
+  EXPECT_EQ(all.wide_layers, (std::vector<int>{0, -1, 5}));
+  EXPECT_FALSE(all.is_calibrated);
+  EXPECT_EQ(all.name(), "tcq4:tcq3+first4+recent64+skip0/-1/5+nocalib");
+  EXPECT_EQ(parsed("fp8+first4").name(), "tq8+first4");
+  EXPECT_TRUE(parsed("tcq4+skip2").is_calibrated);
+}
+
+TEST(CandidateFormat, EndingsThatAreNoneAreRefusedWithThoseThatAre) {
+  for (const char* ending : {"+",
+                             "+first",
+                             "+first-1",
+                             "+first0",
+                             "+first4x",
+                             "+first 4",
+                             "+first99999999999",
+                             "+last4",
+                             "+recent",
+                             "+recent-3",
+                             "+skip",
+                             "+skip0/",
+                             "+skip/1",
+                             "+skip0,1",
+                             "+skipx",
+                             "+nocalib1",
+                             "+first4+",
+                             "+first4+first4",
+                             "+recent8+recent9",
+                             "+skip0+skip1",
+                             "+nocalib+nocalib"}) {
+    const Result<CandidateFormat> format = parse_candidate_format(std::string("tcq4") + ending);
+    ASSERT_FALSE(format.ok()) << ending;
+    EXPECT_THAT(format.status().message(), HasSubstr("+first4, +recent64, +skip0/-1 and +nocalib"))
+        << ending;
+  }
+}
+
+TEST(Candidate, StoresWhatItsEndingsSay) {
+  test::TinyModel tiny({.num_layers = 3, .num_kv_heads = 2, .head_dim = 64, .rope_dim = 64});
+  const auto model = tiny.load().value();
+  const auto calibration = std::make_shared<const KeyCalibration>();
+  const auto made = [&](const char* name) {
+    return make_candidate(*model, parsed(name), calibration).value();
+  };
+  EXPECT_EQ(made("tcq4").cache.key_calibration, calibration);
+  EXPECT_EQ(made("tcq4+nocalib").cache.key_calibration, nullptr);
+  EXPECT_EQ(made("q8:tcq4").cache.key_calibration, nullptr);
+  const KvProtection protection = made("q4+first4+recent64+skip0/-1").cache.protection;
+  EXPECT_EQ(protection.exact_first, 4);
+  EXPECT_EQ(protection.exact_recent, 64);
+  EXPECT_EQ(protection.wide_layers, (std::vector<int>{0, 2}));
+  EXPECT_EQ(bytes_per_token(*model, made("tcq4+skip0/-1+nocalib")).value(),
+            2 * 2 * (2 * 64 * 2) + 2 * 2 * (32 + 2));
+  for (const char* name : {"tcq4+skip3", "tcq4+skip0/-4"}) {
+    const Result<Candidate> candidate = make_candidate(*model, parsed(name));
+    ASSERT_FALSE(candidate.ok());
+    EXPECT_THAT(candidate.status().message(), HasSubstr("layers 0 to 2"));
+  }
+}
+
 TEST(Candidate, TakesTheBytesOfItsFormat) {
   test::TinyModel tiny({.num_layers = 3, .num_kv_heads = 2, .head_dim = 64, .rope_dim = 64});
   const auto model = tiny.load().value();

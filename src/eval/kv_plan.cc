@@ -54,6 +54,7 @@ Result<CacheSize> predict(const Model& model, const ModelCacheOptions& options,
     sum.num_tokens = size->num_tokens;
     sum.nbytes += size->nbytes;
     sum.committed_bytes += size->committed_bytes;
+    sum.exact_bytes += size->exact_bytes;
   }
   return sum;
 }
@@ -125,7 +126,7 @@ Status append(CacheSet& caches, const std::vector<PagedCacheOptions>& options, S
     const ConstTensorView v(rows.data(), DType::f32,
                             {num_tokens, spec.num_kv_heads, spec.head_dim_v});
     for (int layer = 0; layer < spec.num_layers(); ++layer) {
-      caches.cache(i).write(plan->plan(i), layer, k, v);
+      caches.write(*plan, i, layer, k, v);
     }
   }
   return caches.commit(std::move(plan).value());
@@ -166,6 +167,7 @@ Result<FormatPlan> plan_cache(const Model& model, const ModelCacheOptions& optio
   plan.num_tokens = size->num_tokens;
   plan.nbytes = size->nbytes;
   plan.committed_bytes = size->committed_bytes;
+  plan.exact_bytes = size->exact_bytes;
   if (params.memory_bytes) {
     if (Status status = search(model, options, params, plan); !status.ok()) return status;
   }
@@ -206,7 +208,7 @@ Result<MeasuredCache> measure_cache(const Model& model, const ModelCacheOptions&
   MeasuredCache measured;
   measured.num_tokens = int64_t{params.context} * params.num_users;
   for (int i = 0; i < caches->num_caches(); ++i) {
-    const CacheStats stats = caches->cache(i).stats();
+    const CacheStats stats = caches->stats(i);
     measured.nbytes += stats.nbytes;
     measured.committed_bytes += stats.committed_bytes;
     measured.resident_bytes += stats.resident_bytes;

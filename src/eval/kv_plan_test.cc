@@ -72,6 +72,30 @@ TEST(KvPlan, MeasuredCachesCommitWhatWasPredicted) {
   }
 }
 
+TEST(KvPlan, CountsExactRowsAndWideLayersToTheByte) {
+  const std::shared_ptr<Backend> backend = make_cpu_backend({}).value();
+  for (const auto& model : {load_plain(), load_windowed()}) {
+    ModelCacheOptions options = {.format = {KvCode::q8, KvCode::q4}};
+    const PlanParams params = {
+        .context = 777, .num_users = 3, .batch = 128, .memory_bytes = int64_t{1} << 30};
+    const FormatPlan packed = plan_cache(*model, options, params).value();
+    EXPECT_EQ(packed.exact_bytes, 0);
+    options.protection = {.wide_layers = {0}, .exact_first = 4, .exact_recent = 64};
+    const FormatPlan plan = plan_cache(*model, options, params).value();
+    const KvSpec f16 = model->kv_spec({});
+    EXPECT_EQ(plan.layers[0].k, token_bytes_k(f16, 0));
+    EXPECT_EQ(plan.layers[1].k, packed.layers[1].k);
+    EXPECT_EQ(
+        plan.bytes_per_token - packed.bytes_per_token,
+        token_bytes_k(f16, 0) + token_bytes_v(f16, 0) - packed.layers[0].k - packed.layers[0].v);
+    EXPECT_GT(plan.exact_bytes, 0);
+    EXPECT_LT(*plan.most_users, *packed.most_users);
+    const MeasuredCache measured = measure_cache(*model, options, params, backend).value();
+    EXPECT_EQ(measured.committed_bytes, plan.committed_bytes);
+    EXPECT_EQ(measured.nbytes, plan.nbytes);
+  }
+}
+
 TEST(KvPlan, LayersWithAWindowStopGrowing) {
   const auto model = load_windowed();
   ASSERT_EQ(model->info().groups.size(), 2);

@@ -97,6 +97,31 @@ class Eval(harness.CliTest):
         self.assertIn("kvik: --kv q8_0: keys stored as tq8, values as tq8\n", done.stderr)
         self.assertEqual(done.stderr.count("\n"), 2)
 
+    def test_endings_are_in_the_names_of_results_and_change_what_they_say(self):
+        names = ["tcq3", "tcq3+first4", "tcq3+recent64", "tcq3+skip0/-1", "tcq3+nocalib",
+                 "tcq3+first4+recent16+skip1+nocalib"]
+        results = {result["kv"]: result for result in self.eval("--kv", ",".join(names))["results"]}
+        self.assertEqual(list(results), names)
+        plain = results["tcq3"]
+        for name in names[1:]:
+            self.assertNotEqual(results[name]["mean_kld"], plain["mean_kld"], name)
+            self.assertEqual(results[name]["bytes_per_token"] > plain["bytes_per_token"], "+skip" in name, name)
+        # Every query of a chunk of 64 tokens reads nothing but exact rows.
+        self.assertLess(results["tcq3+recent64"]["mean_kld"], 1e-3 * plain["mean_kld"])
+        self.assertLess(results["tcq3+skip0/-1"]["mean_kld"], plain["mean_kld"])
+        # Without the calibration it is what run computes without.
+        off = self.eval("--kv", "tcq3", "--kv-calib", "off")["results"][0]
+        self.assertEqual((off["mean_kld"], off["ppl"]),
+                         (results["tcq3+nocalib"]["mean_kld"], results["tcq3+nocalib"]["ppl"]))
+        wanted = self.json("perplexity", "-m", self.wide, "-f", self.text, "-c", "64", "--kv", names[-1])
+        self.assertAlmostEqual(results[names[-1]]["ppl"] / wanted["ppl"], 1, places=6)
+
+    def test_endings_that_are_none_are_refused(self):
+        run = ("eval", "-m", self.wide, "-f", self.text, "-c", "64")
+        for ending in ("+", "+first", "+first-1", "+last4", "+skip", "+skip0/", "+nocalib+nocalib", "+first4+first5"):
+            self.fails(2, *run, "--kv", "tcq3" + ending, says=["--kv", "+first4, +recent64, +skip0/-1 and +nocalib"])
+        self.fails(1, *run, "--kv", "tcq3+skip9", says=["tcq3+skip9", f"layers 0 to {tiny_model.LAYERS - 1}"])
+
     def test_formats_that_do_not_fit_are_left_out_of_the_default_and_refused_otherwise(self):
         run = ("eval", "-m", self.tiny, "-f", self.text, "-c", "64", "--chunks", "1")
         done = self.kvik(*run, "-o", "json")

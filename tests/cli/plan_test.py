@@ -6,7 +6,8 @@ import sys
 import harness
 import tiny_model
 
-FORMAT_KEYS = {"kv", "bytes_per_token", "growing_bytes_per_token", "layers", "nbytes", "committed_bytes"}
+FORMAT_KEYS = {"kv", "exact_first", "exact_recent", "f16_layers", "bytes_per_token", "growing_bytes_per_token",
+               "layers", "nbytes", "committed_bytes", "exact_bytes"}
 
 
 class Plan(harness.CliTest):
@@ -103,6 +104,73 @@ class Plan(harness.CliTest):
         lines = self.ok("plan", "-m", self.tiny, "--kv", "f16", "-o", "md").splitlines()
         self.assertEqual(len(lines), 3)
         self.assertEqual(len({line.count("|") for line in lines}), 1)
+
+
+class Protection(harness.CliTest):
+    """What is kept wider is counted: as real caches have it, by option or by ending."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.wide = tiny_model.write(cls.folder / "wide.gguf", head_dim=64)
+
+    def plan(self, *options, model=None):
+        return self.json("plan", "-m", model or self.wide, "-c", "300", *options)["formats"]
+
+    def test_measured_bytes_are_those_predicted(self):
+        for model in (self.wide, Windows.MODEL):
+            types = "f16,q8,q8:q4+first4,q4+recent64,q8+first20+recent9+skip0/-1"
+            for users in (1, 3):
+                for row in self.plan("--measure", "--users", users, "-b", 64, "--kv", types, model=model):
+                    self.assertTrue(row["measured"]["agrees"], row)
+                    self.assertEqual(row["measured"]["nbytes"], row["nbytes"])
+                    self.assertEqual(row["exact_bytes"] > 0, row["exact_first"] + row["exact_recent"] > 0)
+        for row in self.plan("--measure", "--kv-first", 4, "--kv-recent", 32, "--kv-skip-layers", "0,-1"):
+            self.assertTrue(row["measured"]["agrees"], row)
+
+    def test_options_and_endings_say_the_same(self):
+        for options, ending, said in (
+                (("--kv-first", 4), "+first4", (4, 0, [])), (("--kv-recent", 64), "+recent64", (0, 64, [])),
+                (("--kv-skip-layers", "0,-1"), "+skip0/-1", (0, 0, [0, tiny_model.LAYERS - 1]))):
+            by_option, by_ending = self.plan("--kv", "tcq4", *options), self.plan("--kv", "tcq4" + ending)
+            self.assertEqual(by_option, by_ending)
+            row = by_option[0]
+            self.assertEqual((row["kv"], row["exact_first"], row["exact_recent"], row["f16_layers"]),
+                             ("tcq4" + ending, *said))
+            self.assertGreater(row["committed_bytes"], self.plan("--kv", "tcq4")[0]["committed_bytes"])
+
+    def test_a_quality_is_its_types_with_the_first_tokens(self):
+        self.assertEqual(self.plan("--kv-quality", "small"), self.plan("--kv", "tcq4:tcq3+first4"))
+        self.assertEqual(self.plan("--kv-quality", "small", "--kv-first", 9), self.plan("--kv", "tcq4:tcq3+first9"))
+
+    def test_plain_rows_of_a_list_are_not_widened(self):
+        rows = self.plan("--kv", "f16,q4", "--kv-first", 4)
+        self.assertEqual([row["kv"] for row in rows], ["f16", "q4+first4"])
+        self.assertEqual(rows[0], self.plan("--kv", "f16")[0])
+
+    def test_what_was_counted_is_printed(self):
+        text = self.ok("plan", "-m", self.wide, "--kv", "tcq4+first4,tcq4:tcq3", "--kv-recent", 64, "--kv-skip-layers", -1,
+                       "--kv-calib", "off")
+        for line in ("+first4: f16 rows of the first 4 tokens", "+recent64: f16 rows of the newest 64 tokens",
+                     f"+skip-1: f16 in the place of packed rows in layers {tiny_model.LAYERS - 1}\n",
+                     "calibrated or not, keys take the same bytes", "of it exact rows",
+                     "tcq4:tcq3+recent64+skip-1+nocalib"):
+            self.assertIn(line, text)
+        self.assertIn("tcq4+first4", self.ok("inspect", "-m", self.wide, "--kv", "tcq4+first4"))
+
+    def test_what_counts_for_nothing_is_refused(self):
+        for command in ("plan", "inspect", "bench"):
+            run = (command, "-m", self.wide)
+            self.fails(2, *run, "--kv", "f16,f32", "--kv-first", 4, says="with f16:f16, f32:f32 they change nothing")
+            self.fails(2, *run, "--kv", "f16+first4", says="f16+first4 they change nothing")
+            self.fails(2, *run, "--kv", "q8+first4", "--kv-first", 4, says=["--kv-first", "+first", "say the same"])
+            self.fails(2, *run, "--kv", "q8,q4", "--kv-frame", 256, says="q8, q4 keys have no calibration")
+            self.fails(2, *run, "--kv", "tq4+nocalib", "--kv-calib", "auto", says="tq4+nocalib keys have no calibration")
+            self.fails(2, *run, "--kv", "tq4", "--kv-calib", "off", "--kv-frame", 256, says="--kv-calib off")
+            self.fails(2, *run, "--kv", "auto", says=["--kv", "auto", "kvik run"])
+            self.fails(2, *run, "--kv", "q4", "--kv-quality", "small", says="--kv")
+            self.fails(1, *run, "--kv", "q4+skip9", says="layers 0 to")
+            self.fails(1, *run, "--kv", "tq4", "--kv-calib", self.folder / "none", says=["none", "No such file"])
 
 
 class Windows(harness.CliTest):

@@ -129,7 +129,7 @@ class Sizes(harness.CliTest):
                         "-c", context, *options)
         kv = got["kv"]
         self.assertEqual(kv["tokens"], prompt_tokens + generated - 1)
-        types = () if "-ctk" in options else ("-ctk", kv["type_k"], "-ctv", kv["type_v"])
+        types = () if {"-ctk", "--kv", "--kv-quality"} & set(options) else ("-ctk", kv["type_k"], "-ctv", kv["type_v"])
         predicted = self.json("inspect", "-m", model, "-c", context, "--tokens", kv["tokens"], "--prompt-tokens",
                               prompt_tokens, *types, *options)["kv"]["formats"]
         self.assertEqual(len(predicted), 1)
@@ -143,6 +143,15 @@ class Sizes(harness.CliTest):
         self.compare(self.tiny, 1, 300, 400, "--block-size", "64")
         self.compare(self.tiny, 200, 100, 512, "-ctk", "f32", "-ctv", "bf16", "--kv-layout", "contiguous")
         self.compare(self.tiny, 100, 50, 512, "-ctk", "q8", "-ctv", "q4")
+
+    def test_rows_and_layers_that_stay_wider(self):
+        for options in (("--kv-first", 4), ("--kv-recent", 64), ("--kv-skip-layers", "0,-1"),
+                        ("--kv-first", 20, "--kv-recent", 9, "--kv-skip-layers", "1", "-b", 64),
+                        ("--kv-first", 4, "--kv-recent", 30, "--kv-layout", "contiguous")):
+            self.compare(self.tiny, 200, 100, 512, "--kv", "q8:q4", *options)
+        wide = tiny_model.write(self.folder / "wide.gguf", head_dim=64)
+        self.compare(wide, 100, 50, 512, "--kv-quality", "small", "--kv-calib", "off")
+        self.compare(wide, 100, 50, 512, "--kv", "tcq4+first4+recent64+skip0/-1+nocalib")
 
     def test_smollm2(self):
         self.compare(harness.smollm2(), 600, 40, 2048)

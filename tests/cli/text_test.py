@@ -160,6 +160,31 @@ class Bench(harness.CliTest):
         self.assertIn("| pp16 |", lines[2])
         self.assertIn("| tg2 |", lines[3])
 
+    def test_processor_time_is_named_and_wants_one_thread(self):
+        bench = ("bench", "-m", self.tiny, "-p", "16", "-n", "0", "-r", "1", "--clock", "cpu")
+        self.assertIn("| t/cpu-s |", self.ok(*bench, "-t", "1"))
+        self.assertEqual(self.json(*bench, "-t", "1")[0]["clock"], "cpu")
+        self.fails(2, *bench, "-t", "2", says=["--clock cpu", "-t 1"])
+
+    def test_each_way_to_store_the_cache_is_a_row_that_names_it(self):
+        wide = tiny_model.write(self.folder / "wide.gguf", head_dim=64)
+        bench = ("bench", "-m", wide, "-p", "0", "-n", "2", "-d", "100", "-r", "1", "-t", "1")
+        types = "f16,tcq4,tcq4+first4,q8+recent16,tq4:tcq3+skip0/-1+nocalib"
+        done = self.kvik(*bench, "--kv", types, "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # As run does, bench calibrates the keys that can be, once.
+        self.assertEqual(done.stderr.count("calibrating the keys of this model, once"), 1)
+        rows = json.loads(done.stdout)
+        self.assertEqual([row["kv"] for row in rows], types.split(","))
+        self.assertEqual([row["key_frame"] for row in rows], [None, 128, 128, None, None])
+        self.assertEqual([(row["exact_first"], row["exact_recent"], row["f16_layers"]) for row in rows],
+                         [(0, 0, []), (0, 0, []), (4, 0, []), (0, 16, []), (0, 0, [0, tiny_model.LAYERS - 1])])
+        table = self.ok(*bench, "--kv", "f16,tcq4", "--kv-first", "4").splitlines()
+        self.assertEqual({line.count("|") for line in table}, {11})
+        self.assertIn("| tcq4 | tcq4 | tcq4+first4 | tg2 @ d100 |", table[3])
+        by_option = self.json(*bench, "--kv-quality", "tiny", "--kv-calib", "off")
+        self.assertEqual([row["kv"] for row in by_option], ["tcq3+first4+nocalib"])
+
 
 if __name__ == "__main__":
     harness.main(sys.modules[__name__])

@@ -92,6 +92,42 @@ class Usage(harness.CliTest):
             self.assertTrue(done.stderr.startswith(said), done.stderr)
             self.assertIn("q8, q6, q4, f32, f16 and bf16 store it", done.stderr)
 
+    def test_modes_of_kv_quant_become_our_types_and_are_named_on_stderr(self):
+        for option in ("--kv-quant", "--paged-kv-quant", "--paged-kv-quantization"):
+            for mode, own in (("q8", "q8"), ("INT4", "q4"), ("6bit", "q6"), ("off", "f16"), ("q4_0", "q4")):
+                done = self.kvik("run", "-m", self.tiny, "-p", "abc", "-n", "1", "-o", "json", option, mode)
+                self.assertEqual((json.loads(done.stdout)["kv"]["type_k"], json.loads(done.stdout)["kv"]["type_v"]),
+                                 (own, own))
+                self.assertEqual(done.stderr, f"kvik: --kv-quant {mode}: keys and values stored as {own}\n")
+        for command, more in (("score", ("-p", "abcd")), ("perplexity", ("-p", "x" * 40, "-c", "32")),
+                              ("plan", ("-c", "64")), ("inspect", ()), ("bench", ("-p", "8", "-n", "0", "-r", "1"))):
+            done = self.kvik(command, "-m", self.tiny, "--kv-quant", "q8", *more)
+            self.assertEqual((done.returncode, done.stderr),
+                             (0, "kvik: --kv-quant q8: keys and values stored as q8\n"))
+
+    def test_a_mode_of_kv_quant_beside_types_is_refused(self):
+        run = ("run", "-m", self.tiny, "-p", "x", "--kv-quant")
+        for other in (("--kv", "q8"), ("-ctk", "q8"), ("-ctv", "q8"), ("--kv-quality", "small")):
+            done = self.kvik(*run, "q4", *other)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("xcludes", done.stderr)
+        self.fails(2, *run, "q5", says=["--paged-kv-quant", "unknown KV-Quant mode 'q5'", "q8", "and off"])
+        done = self.kvik(*run, "off", "--kv-first", "4")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("with f16:f16 they change nothing", done.stderr)
+        done = self.kvik("run", "-p", "x", "-n", "1", "-m", self.tiny, "-o", "json",
+                         env={"KVIK_PAGED_KV_QUANT": "q4"})
+        self.assertEqual(json.loads(done.stdout)["kv"]["type_k"], "q4")
+
+    def test_endings_of_a_type_are_options_of_run_too(self):
+        run = ("run", "-m", self.tiny, "-p", "abc", "-n", "3", "--temp", "0")
+        by_ending = self.json(*run, "--kv", "q4+first2+recent5+skip0/-1")["kv"]
+        by_option = self.json(*run, "--kv", "q4", "--kv-first", "2", "--kv-recent", "5", "--kv-skip-layers", "0,-1")
+        self.assertEqual(by_ending, by_option["kv"])
+        self.fails(2, *run, "--kv", "q4+recent5", "--kv-recent", "6", says=["--kv-recent", "+recent", "say the same"])
+        self.fails(2, *run, "--kv", "tq4+nocalib", "--kv-calib", "auto", says="+nocalib")
+        self.fails(2, *run, "--kv", "q4+last4", says=["+last4", "+recent64"])
+
     def test_kv_types_that_do_not_fit_are_refused_with_what_would(self):
         run = ("run", "-m", self.tiny, "-p", "x")
         self.fails(2, *run, "-ctk", "tqv_q4_0", says="stores values only; for keys choose")

@@ -22,10 +22,12 @@ struct CacheSize {
   int64_t committed_blocks = 0;
   int64_t nbytes = 0;
   int64_t committed_bytes = 0;
+  int64_t exact_bytes = 0;  // of committed_bytes: exact rows beside packed ones
 };
 
-// The sizes that PagedCache::stats() reports once a cache made with these options has taken one
-// sequence through the runs, in order, from empty. Memory is committed in steps that depend on the
+// The sizes that CacheSet::stats() reports once a cache made with these options has taken one
+// sequence through the runs, in order, from empty; PagedCache::stats() where there are no exact
+// rows. Bytes count exact rows, blocks do not. Memory is committed in steps that depend on the
 // way, so the same tokens in other steps may commit a little more or less. With num_sequences, as
 // many sequences go that way, one after the other, and all stay: num_tokens is their sum.
 // Takes O(steps * layers) time and no memory to speak of. Errors: invalid_argument as

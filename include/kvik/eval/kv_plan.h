@@ -27,7 +27,8 @@ struct LayerBytes {
 };
 
 struct FormatPlan {
-  // Of one token, by layer of the model; padding of head dims included.
+  // Of one token, by layer of the model; padding of head dims included, exact rows beside packed
+  // ones not.
   std::vector<LayerBytes> layers;
   int64_t bytes_per_token = 0;          // over all layers
   int64_t growing_bytes_per_token = 0;  // of those that give nothing back: without a window
@@ -35,6 +36,7 @@ struct FormatPlan {
   int64_t num_tokens = 0;
   int64_t nbytes = 0;           // rows' share of the committed blocks
   int64_t committed_bytes = 0;  // asked of the system
+  int64_t exact_bytes = 0;      // of committed_bytes: exact rows beside packed ones
   // Where memory_bytes is given. What num_users can hold each: a multiple of the block size,
   // nullopt where not even a block fits. kMaxPlannedTokens when nothing grows.
   std::optional<int64_t> longest_context = std::nullopt;
