@@ -23,8 +23,6 @@ KINDS = {
     "f16": (llama.GGML_TYPE_F16, False, True),
     "f16, flash attention": (llama.GGML_TYPE_F16, True, True),
     "q8_0": (llama.GGML_TYPE_Q8_0, True, True),
-    "q8_0, not rotated": (llama.GGML_TYPE_Q8_0, True, False),
-    "q5_1": (llama.GGML_TYPE_Q5_1, True, True),
     "q4_0": (llama.GGML_TYPE_Q4_0, True, True),
     "q4_0, not rotated": (llama.GGML_TYPE_Q4_0, True, False),
 }

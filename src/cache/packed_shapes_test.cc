@@ -225,7 +225,7 @@ std::vector<float> outputs_at(int begin, bool is_framed, std::vector<double>* ex
                               .diagonal = std::vector<float>(kHeadDim, 1.0F)};
     for (float& x : layer.centre) x *= 3;
     options.spec.key_calibration =
-        std::make_shared<const KeyCalibration>(KeyCalibration{128, {layer}});
+        std::make_shared<const KeyCalibration>(KeyCalibration{.frame = 128, .layers = {layer}});
   }
   OneLayer layer({KvCode::tq8, KvCode::f32}, 1, options);
   const std::vector<float> zeros(size_t{4096} * kHeadDim);
