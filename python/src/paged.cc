@@ -7,6 +7,7 @@
 
 #include "attention_call.h"
 #include "cache_members.h"
+#include "graph.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -485,6 +486,7 @@ void add_paged(nb::module_& module, const Process& process) {
       "nothing was changed.");
   add_attention(cls, process);
   add_pages(cls);
+  add_graph_members(cls);
 }
 
 }  // namespace kvik::python
