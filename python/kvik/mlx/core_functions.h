@@ -48,8 +48,8 @@ typedef struct KvikCoreFunctions {
   /* A reference to the cache of a handle, which keeps it alive; to be given to `release`. */
   void* (*share)(void* handle);
   void (*release)(void* cache);
-  /* Appends keys and values [B, H_kv, T, D] at `position`. An error if the cache does not end there;
-   * then, and after another error, nothing was changed. */
+  /* Appends keys and values [B, H_kv, T, D] at `position`. An error if the cache does not end
+   * there; then, and after another error, nothing was changed. */
   int (*append)(void* cache, int64_t position, const KvikArray* keys, const KvikArray* values,
                 const char* phase, KvikMessage* message);
   /* Attention of `queries` over the rows, written to `out`, whose last stride is 1. */
