@@ -4,13 +4,15 @@ usage: python bench/mlx/compare_stock.py [--weights f32|4bit] [--depths 0,2048,8
                                          [--tokens 6] [--chunk 128] [--clock wall|cpu] [--json FILE]
 
 Three tables. Generation and prefill of SmolLM2-135M (scripts/fetch-model smollm2), tokens per
-second with mlx-lm's KVCache, with the paged cache and routed attention, and, as the bound of what
-any attention can reach, with mlx-lm's KVCache and an attention that returns its queries, at several
-depths of the context; rounds alternate. --clock cpu counts the CPU time of the process, for a
-machine that others use too: all that is timed here is one thread at a time. One append with the arrays of the step before held: time and bytes
-written, with mlx-lm's KVCache and the tail-owned cache. And one layer's step alone: append and
-attention of one token and of a chunk, for the heads of SmolLM2 and of an 8B model. Before it times
-anything it checks that the caches give the same logits.
+second at several depths of the context, with mlx-lm's KVCache, with the paged cache and routed
+attention, and, as the bound of what any attention can reach, with mlx-lm's KVCache and an attention
+that returns its queries; rounds alternate. One append with the arrays of the step before held: time
+and bytes written, with mlx-lm's KVCache and the tail-owned cache. And one layer's step alone:
+append and attention of one token and of a chunk, for the heads of SmolLM2 and of an 8B model.
+Before it times anything it checks that the caches give the same logits.
+
+--clock cpu counts the CPU time of the process for the first table, for a machine that others use
+too: nearly all that it times runs on one thread at a time.
 """
 
 import argparse

@@ -3,7 +3,6 @@ else."""
 
 from __future__ import annotations
 
-import kvik
 import mlx.core as mx
 import mlx.nn as nn
 import pytest

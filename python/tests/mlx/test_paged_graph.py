@@ -48,8 +48,13 @@ def test_nothing_is_evaluated_before_somebody_wants_it():
 @pytest.mark.parametrize("batch", [1, 2])
 def test_the_bits_are_those_of_the_eager_path(monkeypatch, dtype, mask, batch):
     lazy, eager, outs = PagedKVCache(block_size=4), PagedKVCache(block_size=4), []
-    parts = [(random_rows(n, batch=batch, dtype=dtype), random_rows(n, heads=4, batch=batch, dtype=dtype))
-             for n in (7, 1, 1, 3, 1)]
+    parts = [
+        (
+            random_rows(n, batch=batch, dtype=dtype),
+            random_rows(n, heads=4, batch=batch, dtype=dtype),
+        )
+        for n in (7, 1, 1, 3, 1)
+    ]
     for rows, queries in parts:
         outs.append(step(lazy, rows, queries, mask))
     assert rows_written(lazy) == 0

@@ -46,7 +46,9 @@ def step(caches, op, trace):
     if op["op"] == "update":
         batch, heads, head_dim_k, head_dim_v = trace["shape"]
         rows = [
-            mx.array(bell(op[seed], (batch, heads, op["S"], dim))).astype(MLX_DTYPES[trace["dtype"]])
+            mx.array(bell(op[seed], (batch, heads, op["S"], dim))).astype(
+                MLX_DTYPES[trace["dtype"]]
+            )
             for seed, dim in (("k_seed", head_dim_k), ("v_seed", head_dim_v))
         ]
         for got, want in zip(cache.update_and_fetch(*rows), ("keys", "values"), strict=True):
