@@ -126,7 +126,7 @@ void add_graph_functions(nb::module_& module) {
       "Functions for compiled code of the package that runs without Python.");
 }
 
-void add_graph_members(nb::class_<PyPaged>& cls) {
+void add_graph_members(nb::class_<PyPaged>& cls, const Process& process) {
   cls.def(
          "_handle",
          [](PyPaged& held) {
@@ -148,9 +148,11 @@ void add_graph_members(nb::class_<PyPaged>& cls) {
           "Takes room for rows that are to come. Raises as update_without_fetch.")
       .def(
           "_would_serve",
-          [](PyPaged& held, const std::vector<int64_t>& shape, nb::handle given, int64_t kv_len,
-             std::optional<int64_t> sliding_window) {
+          [process](PyPaged& held, const std::vector<int64_t>& shape, nb::handle given,
+                    int64_t kv_len, std::optional<int64_t> sliding_window) {
             const DType dtype = parse_dtype(given);
+            // Of nodes that ran without Python.
+            process.fallbacks->warn();
             return take(locked(held, [&](PagedKVCache& c) -> Result<bool> {
               const std::optional<KvArrayShape> rows = c.shape();
               if (!rows) return false;

@@ -7,6 +7,6 @@ namespace kvik::python {
 
 void add_graph_functions(nanobind::module_& module);
 // Members of PagedKVCache that build such nodes; private to the package.
-void add_graph_members(nanobind::class_<PyPaged>& cls);
+void add_graph_members(nanobind::class_<PyPaged>& cls, const Process& process);
 
 }  // namespace kvik::python

@@ -500,7 +500,7 @@ void add_paged(nb::module_& module, const Process& process) {
       "nothing was changed.");
   add_attention(cls, process);
   add_pages(cls);
-  add_graph_members(cls);
+  add_graph_members(cls, process);
 }
 
 }  // namespace kvik::python

@@ -113,8 +113,10 @@ Status PageRows::step(int64_t num_rows, const std::function<void(AppendPlan&)>& 
   if (!plan.ok()) return plan.status();
   write(*plan);
   Status status = pool_->cache.commit(std::move(plan).value());
-  // Within the lock nobody else can have taken what is left of the held pages.
-  if (held && held_end_ > this->num_rows()) KVIK_CHECK(hold_pages(held_end_).ok(), "held pages");
+  // Within the lock nobody else can have taken what is left of the held pages. Only where a fork
+  // came in between, which shares the last page, one page more is needed and may be missing; then
+  // appends find room as if nothing had been held.
+  if (held && held_end_ > this->num_rows()) static_cast<void>(hold_pages(held_end_).ok());
   return status;
 }
 
@@ -144,7 +146,7 @@ Status PageRows::hold(int64_t end) {
   const bool held = held_.has_value();
   const int64_t before = held_end_;
   Status status = hold_pages(end);
-  if (!status.ok() && held) KVIK_CHECK(hold_pages(before).ok(), "pages given back just now");
+  if (!status.ok() && held) static_cast<void>(hold_pages(before).ok());
   return status;
 }
 

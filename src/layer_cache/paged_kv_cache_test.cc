@@ -263,6 +263,25 @@ TEST(PagedKVCache, PreparingFixesTheShapeGrowsTheCapacityAndStoresNothing) {
   EXPECT_EQ(cache.offset(), 50);
 }
 
+TEST(PagedKVCache, AForkAfterPreparingMayCostAPageAndNoRow) {
+  PagedKVCache first = make(sized(16, 4));
+  const LayerRows rows = rows_of_length(5);
+  ASSERT_TRUE(write(first, rows).ok());
+  ASSERT_TRUE(first.prepare(kShape, 5, 59).ok());
+  std::vector<PagedKVCache> forks;
+  for (int i = 0; i < 9; ++i) forks.push_back(first.fork());
+  for (size_t i = 0; i < forks.size(); ++i) {
+    ASSERT_TRUE(write(forks[i], rows_of_length(59, 50 + i)).ok()) << i;
+  }
+  LayerRows all = rows;
+  for (const int64_t n : {1, 40, 18}) {
+    const LayerRows more = rows_of_length(n, 70 + static_cast<uint64_t>(n));
+    ASSERT_TRUE(write(first, more).ok()) << n;
+    all = join(all, more);
+  }
+  EXPECT_TRUE(same_rows(*rows_of_state(first.state()), all));
+}
+
 TEST(PagedKVCache, PreparedPagesGoBackWithTheCache) {
   PagedKVCache first = make(sized(16, 4));
   ASSERT_TRUE(write(first, rows_of_length(16)).ok());

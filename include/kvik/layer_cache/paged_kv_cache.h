@@ -115,7 +115,8 @@ class KVIK_API PagedKVCache {
   // Takes room for num_rows rows of this shape that are to come at `position`, which is the offset
   // or lies behind it, at the end of other rows to come: appending them all, in any portions, then
   // meets no error of shape, capacity or pages. Fixes the shape as a write does. The pages are held
-  // until rows take them, or rows are cut, replaced or moved. Errors, nothing changed: as
+  // until rows take them, or rows are cut, replaced or moved; a fork in between may cost one of
+  // them. Errors, nothing changed: as
   // update_without_fetch, except for rows that a low-bit format refuses.
   Status prepare(const KvArrayShape& shape, int64_t position, int64_t num_rows);
   // Whether paged_attention would serve the call once `call.kv_len` rows are there; nothing is read

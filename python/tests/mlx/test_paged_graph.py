@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import subprocess
+import sys
 import weakref
 
 import kvik
@@ -239,6 +241,44 @@ def test_queries_of_any_strides_are_attended():
     assert same(cache.attend(apart, mask="causal"), wanted)
     one = mx.broadcast_to(queries[:, :1], queries.shape)
     assert same(cache.attend(one, mask="causal")[:, 0], wanted[:, 0])
+
+
+def test_steps_of_different_streams_run_in_order():
+    cache, parts, outs, held = PagedKVCache(block_size=4), [], [], []
+    streams = [mx.new_stream(mx.cpu) for _ in range(3)]
+    for turn in range(24):
+        with mx.stream(streams[turn % 3]):
+            parts.append(random_rows(1 + turn % 2, seed=turn))
+            held.append(cache.update_and_fetch(parts[-1] * 1.0, parts[-1]))
+            outs.append(cache.attend(random_rows(1, heads=4, seed=1)))
+            if turn % 5 == 4:
+                mx.async_eval(outs[-1])
+    for i in (23, 4, 11):
+        assert same(held[i][0], joined(parts[: i + 1]))
+        other = PagedKVCache()
+        assert same(outs[i], step(other, joined(parts[: i + 1]), random_rows(1, heads=4, seed=1)))
+
+
+TELLS = """
+import warnings
+import kvik, kvik.mlx, mlx.core as mx
+rows, queries = mx.ones((1, 2, 3, 64)), mx.ones((1, 4, 1, 64))
+cache = kvik.mlx.PagedKVCache(kv_quant_config="q8")
+for route in ("packed", "mirror", "mirror"):
+    cache.reconfigure(attention_impl=route)
+    cache.update_without_fetch(rows[:, :, :1], rows[:, :, :1])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        out = cache.attend(queries)
+        mx.eval(out)
+    print([issubclass(w.category, kvik.FallbackWarning) for w in told])
+"""
+
+
+def test_what_a_node_falls_back_to_is_told_once_by_the_next_call():
+    """In a process of its own: what it tells, it tells once."""
+    done = subprocess.run([sys.executable, "-c", TELLS], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:3] == ["[]", "[]", "[True]"]
 
 
 def test_pending_nodes_keep_no_cache_alive():
