@@ -1,17 +1,22 @@
 """Kvik's caches under MLX against mlx-lm's own, in one run.
 
 usage: python bench/mlx/compare_stock.py [--weights f32|4bit] [--depths 0,2048,8192] [--rounds 3]
-                                         [--tokens 6] [--chunk 128] [--json FILE]
+                                         [--tokens 6] [--chunk 128] [--clock wall|cpu] [--json FILE]
 
 Three tables. Generation and prefill of SmolLM2-135M (scripts/fetch-model smollm2), tokens per
-second with mlx-lm's KVCache and with the paged cache and routed attention, at several depths of
-the context; rounds alternate. One append with the arrays of the step before held: time and bytes
-written, with mlx-lm's KVCache and the tail-owned cache. And one layer's step alone: append and
-attention of one token and of a chunk, for the heads of SmolLM2 and of an 8B model. Before it times
-anything it checks that the caches give the same logits.
+second at several depths of the context, with mlx-lm's KVCache, with the paged cache and routed
+attention, and, as the bound of what any attention can reach, with mlx-lm's KVCache and an attention
+that returns its queries; rounds alternate. One append with the arrays of the step before held: time
+and bytes written, with mlx-lm's KVCache and the tail-owned cache. And one layer's step alone:
+append and attention of one token and of a chunk, for the heads of SmolLM2 and of an 8B model.
+Before it times anything it checks that the caches give the same logits.
+
+--clock cpu counts the CPU time of the process for the first table, for a machine that others use
+too: nearly all that it times runs on one thread at a time.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -24,6 +29,7 @@ import kvik.mlx as kmlx
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.models.base as base
+import mlx_lm.models.llama as llama
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python" / "tests" / "mlx"))
@@ -59,24 +65,49 @@ def cache_at(model, depth, paged):
     return cache
 
 
-def prefill_rate(model, cache, chunk):
+def prefill_rate(model, cache, chunk, clock):
     tokens = mx.arange(chunk)[None] % 1000
-    start = time.perf_counter()
+    mx.eval(tokens)
+    start = clock()
     mx.eval(model(tokens, cache=cache)[:, -1])
-    seconds = time.perf_counter() - start
+    seconds = clock() - start
     trim(cache, chunk)
     return chunk / seconds
 
 
-def generation_rate(model, cache, num_tokens):
+def generation_rate(model, cache, num_tokens, clock):
     token = mx.array([[5]])
-    start = time.perf_counter()
+    mx.eval(token)
+    start = clock()
     for _ in range(num_tokens):
         token = mx.argmax(model(token, cache=cache)[:, -1], axis=-1)[None]
         mx.eval(token)
-    seconds = time.perf_counter() - start
+    seconds = clock() - start
     trim(cache, num_tokens)
     return num_tokens / seconds
+
+
+def no_attention(queries, keys, values, cache=None, scale=None, mask=None, sinks=None):
+    """The queries, once the cache has its rows."""
+    return mx.depends([queries], [keys, values])[0]
+
+
+@contextlib.contextmanager
+def attention_for(name):
+    """Within it llama's attention is none for the bound, else as it is."""
+    attention = llama.scaled_dot_product_attention
+    if name == "bound":
+        llama.scaled_dot_product_attention = no_attention
+    try:
+        yield
+    finally:
+        llama.scaled_dot_product_attention = attention
+
+
+def own_seconds(cache):
+    """Seconds that kvik's attention and writing took so far, over all layers."""
+    stats = [entry.paged_stats() for entry in cache]
+    return sum(s["attention_time_s"] + s["cache_write_time_s"] for s in stats)
 
 
 def trim(cache, n):
@@ -90,6 +121,7 @@ def spread(rates):
 
 def compare_models(arguments):
     model, rows = load_model(arguments.weights), []
+    clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
     for depth in map(int, arguments.depths.split(",")):
         caches = {"stock": cache_at(model, depth, False), "kvik": cache_at(model, depth, True)}
         logits = {}
@@ -104,15 +136,21 @@ def compare_models(arguments):
             "generation": (generation_rate, arguments.tokens),
             "prefill": (prefill_rate, arguments.chunk),
         }
+        caches["bound"] = caches["stock"]
         for what, (measure, amount) in measures.items():
-            rates = {"stock": [], "kvik": []}
+            rates = {name: [] for name in caches}
+            before = own_seconds(caches["kvik"])
             for turn in range(arguments.rounds):
                 order = list(caches) if turn % 2 == 0 else list(reversed(caches))
                 for name in order:
-                    rates[name].append(measure(model, caches[name], amount))
+                    with attention_for(name):
+                        rates[name].append(measure(model, caches[name], amount, clock))
+            own = (own_seconds(caches["kvik"]) - before) / arguments.rounds / amount
             row = {"what": what, "depth": depth, "max_logit_error": error}
             row |= {name: spread(values) for name, values in rates.items()}
             row["ratio"] = row["kvik"]["median"] / row["stock"]["median"]
+            row["bound_ratio"] = row["bound"]["median"] / row["stock"]["median"]
+            row["own_ms_per_token"] = 1e3 * own
             rows.append(row)
             print(
                 "{what:10} {depth:6}".format(**row),
@@ -120,7 +158,8 @@ def compare_models(arguments):
                     "  {} {median:8.3f} ({low:.3f} to {high:.3f})".format(name, **row[name])
                     for name in rates
                 ),
-                "  {:.2f} x".format(row["ratio"]),
+                "  {ratio:.2f} x of at most {bound_ratio:.2f}".format(**row),
+                "  kvik's own {own_ms_per_token:.2f} ms a token".format(**row),
                 flush=True,
             )
         kmlx.uninstall()
@@ -236,6 +275,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=6)
     parser.add_argument("--chunk", type=int, default=128)
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     machine = {
@@ -247,6 +287,7 @@ def main():
     print(machine)
     report = {
         "machine": machine,
+        "clock": arguments.clock,
         "weights": arguments.weights,
         "append": compare_appends(arguments),
     }

@@ -24,6 +24,7 @@ from kvik._core import (
     install_tail_owned_attention_kv_cache,
     install_vllm_metal_paged_attention_kv_cache,
     set_num_threads,
+    split_block_table,
     tail_owned_attention_kv_stats,
 )
 from kvik._formats import decode, encode
@@ -55,5 +56,6 @@ __all__ = [
     "install_tail_owned_attention_kv_cache",
     "install_vllm_metal_paged_attention_kv_cache",
     "set_num_threads",
+    "split_block_table",
     "tail_owned_attention_kv_stats",
 ]

@@ -151,11 +151,13 @@ WritableArray import_writable(nb::handle object, const char* name, int rank) {
   return array;
 }
 
-InputArray for_attention(InputArray array) {
-  const ConstTensorView& from = array.view;
-  bool fits = from.dim(3) <= 1 || from.step(3) == 1;
-  for (int d = 0; d < 3; ++d) fits = fits && (from.dim(d) <= 1 || from.step(d) > 0);
-  if (fits) return array;
+bool fits_attention(const ConstTensorView& view) {
+  bool fits = view.dim(3) <= 1 || view.step(3) == 1;
+  for (int d = 0; d < 3; ++d) fits = fits && (view.dim(d) <= 1 || view.step(d) > 0);
+  return fits;
+}
+
+OwnedTensor row_major_copy(const ConstTensorView& from) {
   OwnedTensor copy = make_tensor(from.dtype, {from.dim(0), from.dim(1), from.dim(2), from.dim(3)});
   const auto size = static_cast<size_t>(dtype_bytes(from.dtype));
   std::byte* to = copy.view.data;
@@ -169,6 +171,12 @@ InputArray for_attention(InputArray array) {
       }
     }
   }
+  return copy;
+}
+
+InputArray for_attention(InputArray array) {
+  if (fits_attention(array.view)) return array;
+  OwnedTensor copy = row_major_copy(array.view);
   array.view = copy.view;
   array.keep = keep(copy.owner);
   return array;

@@ -53,6 +53,11 @@ WritableArray import_writable(nanobind::handle array, const char* name, int rank
 // broadcast): itself, or a row-major copy.
 InputArray for_attention(InputArray array);
 
+// Whether a view of rank 4 has such strides, and a row-major copy of one. Without Python.
+bool fits_attention(const ConstTensorView& view);
+struct OwnedTensor;
+OwnedTensor row_major_copy(const ConstTensorView& view);
+
 // The mask type whose elements are of this dtype.
 constexpr MaskType mask_type_of(DType dtype) {
   return dtype == DType::f32 ? MaskType::f32 : dtype == DType::f16 ? MaskType::f16 : MaskType::bf16;

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -20,10 +21,15 @@ namespace kvik::python {
 // threads run, so that two of them must not meet in one cache.
 template <class Cache>
 struct Held {
-  explicit Held(Cache c, Bf16Family f = Bf16Family::own) : cache(std::move(c)), family(f) {}
+  struct Body {
+    explicit Body(Cache c) : cache(std::move(c)) {}
+    std::mutex mutex;
+    Cache cache;
+  };
+  explicit Held(Cache c, Bf16Family f = Bf16Family::own)
+      : body(std::make_shared<Body>(std::move(c))), family(f) {}
 
-  std::mutex mutex;
-  Cache cache;
+  std::shared_ptr<Body> body;      // also of nodes in graphs, which run without Python
   std::atomic<Bf16Family> family;  // that of the last bf16 rows that came in
 };
 
@@ -35,8 +41,8 @@ using PyPaged = Held<PagedKVCache>;
 template <class Cache, class Function>
 auto locked(Held<Cache>& held, Function&& f) {
   const nanobind::gil_scoped_release no_gil;
-  const std::lock_guard lock(held.mutex);
-  return f(held.cache);
+  const std::lock_guard lock(held.body->mutex);
+  return f(held.body->cache);
 }
 
 template <class Cache>

@@ -5,6 +5,7 @@
 
 #include "caches.h"
 #include "errors.h"
+#include "graph.h"
 #include "kvik/core/cpu_features.h"
 #include "kvik/core/cpu_isa.h"
 
@@ -64,5 +65,6 @@ NB_MODULE(_core, module) {
   add_paged(module, process);
   add_attend(module, process);
   add_formats(module);
+  add_graph_functions(module);
   add_install(module, process);
 }

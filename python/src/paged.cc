@@ -1,4 +1,6 @@
 // PagedKVCache.
+#include <nanobind/stl/pair.h>
+
 #include <memory>
 #include <span>
 #include <string>
@@ -7,6 +9,7 @@
 
 #include "attention_call.h"
 #include "cache_members.h"
+#include "graph.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -379,6 +382,18 @@ void add_pages(nb::class_<PyPaged>& cls) {
 }  // namespace
 
 void add_paged(nb::module_& module, const Process& process) {
+  module.def(
+      "split_block_table",
+      [](int64_t block_size, const std::vector<int32_t>& block_table) {
+        const SplitBlockTable split = take(split_block_table(block_size, block_table));
+        return std::make_pair(split.block_size, split.block_table);
+      },
+      "block_size"_a, "block_table"_a,
+      "(size, table) for kernels of other programs, which take blocks of 32, 16 or 8 tokens only: "
+      "the largest of these that divides block_size, and the table in which a page is the row of "
+      "its parts. Pages [num_pages, block_size, ...] are then [num_pages * parts, size, "
+      "...].\n\nRaises ValueError for a block_size that 8 does not divide, and for ids out of "
+      "range.");
   nb::class_<PyPaged> cls(
       module, "PagedKVCache", nb::is_weak_referenceable(),
       "Keys and values of one layer for a batch of sequences of equal length, in pages, with "
@@ -485,6 +500,7 @@ void add_paged(nb::module_& module, const Process& process) {
       "nothing was changed.");
   add_attention(cls, process);
   add_pages(cls);
+  add_graph_members(cls, process);
 }
 
 }  // namespace kvik::python

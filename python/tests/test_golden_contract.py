@@ -231,3 +231,28 @@ def test_dynamic_caches_start_with_the_blocks_of_the_rule(monkeypatch):
             entries, block_size=block_size, num_blocks=num_blocks, max_tokens=1 << 24
         )
         assert report["num_blocks"] == entries[0].num_blocks == want, case
+
+
+def test_blocks_are_split_for_kernels_of_other_programs():
+    for case in CONTRACT["block_translation"]:
+        table = case.get("table", [0])
+        if case["kernel_block"] == "error":
+            with pytest.raises(ValueError, match="32, 16 or 8"):
+                kvik.split_block_table(case["block"], table)
+            continue
+        assert kvik.split_block_table(case["block"], table) == (
+            case["kernel_block"],
+            case["expanded"],
+        )
+    assert len(CONTRACT["block_translation"]) == 8
+
+
+def test_split_pages_are_the_rows_in_order():
+    cache = kvik.PagedKVCache(block_size=48, num_blocks=4)
+    keys, values = make_rows(100)
+    cache.update_without_fetch(keys, values)
+    size, table = kvik.split_block_table(48, cache.block_table())
+    pages = cache.key_cache
+    parts = pages.reshape(-1, size, *pages.shape[2:])
+    rows = np.concatenate([parts[i] for i in table])[:100]
+    assert size == 16 and np.array_equal(rows.transpose(1, 0, 2)[None], keys)

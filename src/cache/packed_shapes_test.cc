@@ -302,7 +302,7 @@ double score_error(KvCode code, bool is_centred) {
   LayerKeyCalibration of_layer{.frequencies = std::vector<double>(kHeadDim / 2),
                                .centre = shift,
                                .diagonal = std::vector<float>(kHeadDim, 1.0F)};
-  const KeyCalibration calibration{128, {of_layer}};
+  const KeyCalibration calibration{.frame = 128, .layers = {of_layer}};
   const KeyFrame frame = calibration.key_frame(0, 0, kHeadDim);
   const std::vector<float> keys = bell(41, int64_t{kKeys} * kHeadDim);
   const std::vector<float> queries = bell(42, int64_t{kKeys} * kHeadDim);

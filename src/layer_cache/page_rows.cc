@@ -62,6 +62,8 @@ PageRows::PageRows(std::shared_ptr<SharedPool> pool) : pool_(std::move(pool)) {}
 
 PageRows::~PageRows() {
   const std::lock_guard lock(pool_->mutex);
+  held_.reset();
+  holders_.clear();
   sequences_.clear();
 }
 
@@ -105,10 +107,47 @@ Status PageRows::step(int64_t num_rows, const std::function<void(AppendPlan&)>& 
   for (Sequence& sequence : sequences_) {
     requests.push_back({&sequence, static_cast<int>(num_rows)});
   }
+  const bool held = held_.has_value();
+  held_.reset();
   Result<AppendPlan> plan = pool_->cache.reserve(requests);
   if (!plan.ok()) return plan.status();
   write(*plan);
-  return pool_->cache.commit(std::move(plan).value());
+  Status status = pool_->cache.commit(std::move(plan).value());
+  // Within the lock nobody else can have taken what is left of the held pages. Only where a fork
+  // came in between, which shares the last page, one page more is needed and may be missing; then
+  // appends find room as if nothing had been held.
+  if (held && held_end_ > this->num_rows()) static_cast<void>(hold_pages(held_end_).ok());
+  return status;
+}
+
+Status PageRows::hold_pages(int64_t end) {
+  const BlockTable& table = sequences_.front().table();
+  const int64_t more = ceil_div(end, page_tokens()) - table.end_block();
+  // A last page that a fork sees too is copied by the step that writes into it.
+  const bool may_copy =
+      num_rows() % page_tokens() != 0 && table.must_copy(table.end_block() - 1, num_rows());
+  const int64_t pages = std::max<int64_t>(0, more) + (may_copy ? 1 : 0);
+  held_end_ = end;
+  held_.reset();
+  if (pages == 0) return {};
+  std::vector<AppendRequest> requests;
+  while (holders_.size() < sequences_.size()) holders_.push_back(pool_->cache.new_sequence());
+  for (Sequence& holder : holders_) {
+    requests.push_back({&holder, static_cast<int>(pages * page_tokens())});
+  }
+  Result<AppendPlan> plan = pool_->cache.reserve(requests);
+  if (!plan.ok()) return plan.status();
+  held_ = std::move(plan).value();
+  return {};
+}
+
+Status PageRows::hold(int64_t end) {
+  const std::lock_guard lock(pool_->mutex);
+  const bool held = held_.has_value();
+  const int64_t before = held_end_;
+  Status status = hold_pages(end);
+  if (!status.ok() && held) static_cast<void>(hold_pages(before).ok());
+  return status;
 }
 
 Status PageRows::append(const ConstTensorView& keys, const ConstTensorView& values) {
@@ -128,6 +167,7 @@ Status PageRows::append_codes(const KvCodes& codes) {
 
 void PageRows::truncate(int64_t num_rows) {
   const std::lock_guard lock(pool_->mutex);
+  held_.reset();
   for (Sequence& sequence : sequences_) {
     const Status status = pool_->cache.truncate(sequence, static_cast<int>(num_rows));
     KVIK_CHECK(status.ok(), "a sequence without a window can always be cut");

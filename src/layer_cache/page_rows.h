@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "kvik/backend/backend.h"
@@ -42,6 +43,10 @@ class PageRows {
   // Appends rows of this format as they are. Requires: spans of kv_codes_bytes, shape() and
   // format() those of the codes. Errors: as append.
   Status append_codes(const KvCodes& codes);
+  // Holds the pages that `end` tokens of each batch row may need beyond those that are held, until
+  // an append takes them; replaces what was held so. Errors, nothing changed: out_of_pages,
+  // out_of_memory.
+  Status hold(int64_t end);
   // Requires: 0 <= num_rows <= num_rows().
   void truncate(int64_t num_rows);
   std::unique_ptr<PageRows> fork() const;
@@ -64,9 +69,15 @@ class PageRows {
   explicit PageRows(std::shared_ptr<SharedPool> pool);
   // One step of all sequences, num_rows tokens each; `write` fills it.
   Status step(int64_t num_rows, const std::function<void(AppendPlan&)>& write);
+  // hold() under the lock.
+  Status hold_pages(int64_t end);
 
   std::shared_ptr<SharedPool> pool_;
   mutable std::vector<Sequence> sequences_;  // one per batch row; a plan to read borrows them
+  // Held pages: an open plan of sequences that nobody reads. First the sequences, then the plan.
+  std::vector<Sequence> holders_;
+  std::optional<AppendPlan> held_;
+  int64_t held_end_ = 0;
 };
 
 }  // namespace kvik::internal

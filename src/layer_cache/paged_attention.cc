@@ -214,8 +214,19 @@ Status attend_arrays_biased(const Work& work, const KvArrays& arrays) {
   return {};
 }
 
-Status check_shapes(const PagedState& state, const PagedAttentionCall& call) {
+// Rows that the call is over.
+int64_t length_of(const PagedState& state, const PagedAttentionCall& call) {
+  return call.kv_len.value_or(state.offset());
+}
+
+// num_rows: those that the cache holds, or will.
+Status check_shapes(const PagedState& state, const PagedAttentionCall& call, int64_t num_rows) {
   const KvArrayShape& shape = state.rows->shape();
+  const int64_t length = length_of(state, call);
+  if (length < 0 || length > num_rows) {
+    return invalid_argument("kv_len is " + num(length) + "; the cache holds " + num(num_rows) +
+                            " rows");
+  }
   const ConstTensorView& q = call.queries;
   if (q.rank != 4 || call.out.rank != 4) {
     return invalid_argument("queries and out need 4 dimensions: [B, H, q_len, D]");
@@ -234,8 +245,8 @@ Status check_shapes(const PagedState& state, const PagedAttentionCall& call) {
                             " heads; that is no multiple of the " + num(shape.num_kv_heads) +
                             " KV heads");
   }
-  if (q.dim(2) > state.offset()) {
-    return invalid_argument("q_len " + num(q.dim(2)) + " exceeds the " + num(state.offset()) +
+  if (q.dim(2) > length) {
+    return invalid_argument("q_len " + num(q.dim(2)) + " exceeds the " + num(length) +
                             " cached rows; write the rows of the queries first");
   }
   if (q.dim(3) != shape.head_dim_k || call.out.dim(3) != shape.head_dim_v) {
@@ -248,15 +259,15 @@ Status check_shapes(const PagedState& state, const PagedAttentionCall& call) {
                             "; it counts tokens, at least 1");
   }
   if (call.mask.kind != AttentionMask::Kind::array) return {};
-  return internal::check_mask(call.mask.array, q.dim(0), q.dim(1), q.dim(2), state.offset());
+  return internal::check_mask(call.mask.array, q.dim(0), q.dim(1), q.dim(2), length);
 }
 
 std::optional<int64_t> window_of(const PagedState& state, const PagedAttentionCall& call) {
   return state.options.sliding_window ? state.options.sliding_window : call.sliding_window;
 }
 
-bool is_partitioned(const PagedState& state) {
-  return state.options.partitioned && state.offset() >= state.options.partition_threshold;
+bool is_partitioned(const PagedState& state, const PagedAttentionCall& call) {
+  return state.options.partitioned && length_of(state, call) >= state.options.partition_threshold;
 }
 
 // Counts a call that is not served, or not as asked for.
@@ -267,7 +278,7 @@ void count_bailout(PagedState& state, const PagedAttentionCall& call, const char
   bailout.phase = call.phase;
   bailout.reason = reason;
   bailout.impl = call.impl_override.value_or(state.options.route);
-  bailout.offset = state.offset();
+  bailout.offset = length_of(state, call);
   bailout.q_len = call.queries.rank == 4 ? call.queries.dim(2) : 0;
   bailout.max_q_len = state.options.max_q_len;
   bailout.block_size = state.options.block_size;
@@ -283,7 +294,7 @@ const char* decline_reason(const PagedState& state, const PagedAttentionCall& ca
   if (call.mask.kind == AttentionMask::Kind::array && !internal::only_hides(call.mask.array)) {
     return "unsupported_mask";
   }
-  if (most && call.queries.dim(2) > *most && !is_partitioned(state)) return "q_len_gt_max";
+  if (most && call.queries.dim(2) > *most && !is_partitioned(state, call)) return "q_len_gt_max";
   return nullptr;
 }
 
@@ -312,8 +323,25 @@ Work work_of(const PagedState& state, const PagedAttentionCall& call) {
   // A window that reaches past every position hides nothing.
   const std::optional<int> small =
       window && *window < INT32_MAX ? std::optional<int>(static_cast<int>(*window)) : std::nullopt;
-  return {*state.backend,      call,          small, call.queries.dim(0), call.queries.dim(1),
-          call.queries.dim(2), state.offset()};
+  return {*state.backend,
+          call,
+          small,
+          call.queries.dim(0),
+          call.queries.dim(1),
+          call.queries.dim(2),
+          length_of(state, call)};
+}
+
+// The first num_rows rows of each sequence; `lengths` holds what the view then borrows.
+KvView first_rows(const KvView& view, int64_t num_rows, std::vector<int32_t>& lengths) {
+  lengths.assign(view.kv_len.size(), static_cast<int32_t>(num_rows));
+  KvView first = view;
+  first.kv_len = lengths;
+  return first;
+}
+
+KvArrays first_rows(const KvArrays& arrays, int64_t num_rows) {
+  return {rows_of(arrays.keys, 0, num_rows), rows_of(arrays.values, 0, num_rows), arrays.owner};
 }
 
 Status run(PagedState& state, const PagedAttentionCall& call, PagedRoute route) {
@@ -322,9 +350,12 @@ Status run(PagedState& state, const PagedAttentionCall& call, PagedRoute route) 
   Status status;
   if (route == PagedRoute::gather) {
     Result<KvArrays> arrays = state.is_low_bit() ? state.mirrored() : state.gather();
-    status = arrays.ok() ? attend_arrays(work, *arrays) : arrays.status();
+    status = arrays.ok() ? attend_arrays(work, first_rows(*arrays, work.kv_len)) : arrays.status();
   } else {
-    status = state.rows->read([&](const KvView& view) { return attend_pages(work, view); });
+    status = state.rows->read([&](const KvView& view) {
+      std::vector<int32_t> lengths;
+      return attend_pages(work, first_rows(view, work.kv_len, lengths));
+    });
   }
   state.counters.attention_time_s +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -339,9 +370,9 @@ PagedRoute serving_route(const PagedState& state, const PagedAttentionCall& call
 }
 
 // The request's first call has been served.
-void latch(PagedState& state, PagedRoute route) {
+void latch(PagedState& state, PagedRoute route, int64_t offset) {
   state.route = route;
-  state.route_offset = state.offset();
+  state.route_offset = offset;
   if (route == PagedRoute::packed) state.mirror.reset();
 }
 
@@ -378,6 +409,16 @@ void count_dense_fallback(PagedStats& counters, PagedPhase phase) {
 
 }  // namespace
 
+Result<bool> PagedKVCache::would_serve(const PagedAttentionCall& call) const {
+  const PagedState& state = *state_;
+  const int64_t length = length_of(state, call);
+  if (!state.rows || length == 0 || (call.queries.rank == 4 && call.queries.dim(2) <= 0)) {
+    return false;
+  }
+  if (Status status = check_shapes(state, call, length); !status.ok()) return status;
+  return decline_reason(state, call) == nullptr;
+}
+
 Result<bool> PagedKVCache::paged_attention(const PagedAttentionCall& call) {
   PagedState& state = *state_;
   if (empty()) {
@@ -388,7 +429,7 @@ Result<bool> PagedKVCache::paged_attention(const PagedAttentionCall& call) {
     count_bailout(state, call, "q_len_invalid");
     return false;
   }
-  if (Status status = check_shapes(state, call); !status.ok()) return status;
+  if (Status status = check_shapes(state, call, state.offset()); !status.ok()) return status;
   if (const char* reason = decline_reason(state, call)) {
     count_bailout(state, call, reason);
     return false;
@@ -397,13 +438,13 @@ Result<bool> PagedKVCache::paged_attention(const PagedAttentionCall& call) {
   if (Status status = run(state, call, route); !status.ok()) return status;
   const PagedRoute asked = call.impl_override.value_or(state.options.route);
   if (!state.route) {
-    latch(state, route);
+    latch(state, route, length_of(state, call));
   } else if (*state.route != asked) {
     count_bailout(state, call, "route_latched");
     tell_latched(state, asked);
   }
   ++state.counters.paged_attention_calls;
-  if (is_partitioned(state)) count_partitioned(state, call.phase);
+  if (is_partitioned(state, call)) count_partitioned(state, call.phase);
   return true;
 }
 
@@ -425,7 +466,7 @@ Result<std::string> serve_long(PagedState& state, const PagedAttentionCall& call
   // Queries do not depend on each other, so that more of them keep the request's arithmetic.
   const PagedRoute route = serving_route(state, call);
   if (Status status = run(state, call, route); !status.ok()) return status;
-  if (!state.route) latch(state, route);
+  if (!state.route) latch(state, route, length_of(state, call));
   return what + ": attention runs by the request's route, " +
          std::string(paged_route_name(route, true)) + ", all the same";
 }
@@ -439,7 +480,8 @@ Result<std::string> serve_biased(PagedState& state, const PagedAttentionCall& ca
   const auto start = std::chrono::steady_clock::now();
   const Result<KvArrays> arrays = state.gather();
   if (!arrays.ok()) return arrays.status();
-  const Status status = attend_arrays_biased(work_of(state, call), *arrays);
+  const Work work = work_of(state, call);
+  const Status status = attend_arrays_biased(work, first_rows(*arrays, work.kv_len));
   state.counters.attention_time_s +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!status.ok()) return status;

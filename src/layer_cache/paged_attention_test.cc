@@ -152,6 +152,58 @@ TEST(PagedAttention, GatheredRowsGiveTheSameBits) {
   }
 }
 
+TEST(PagedAttention, OverTheFirstRowsGivesTheBitsOfACacheWithoutTheOthers) {
+  const LayerRows rows(kShape, 700, 1, 2);
+  PagedKVCache cache = filled(rows);
+  for (const int64_t length : {1, 15, 16, 511, 513, 699, 700}) {
+    PagedKVCache alone = make();
+    ASSERT_TRUE(alone
+                    .update_without_fetch(rows_of(rows.keys(), 0, length),
+                                          rows_of(rows.values(), 0, length))
+                    .ok());
+    for (const PagedRoute route : {PagedRoute::paged, PagedRoute::gather}) {
+      for (const int64_t q_len : {int64_t{1}, std::min<int64_t>(9, length)}) {
+        Queries whole(2, q_len);
+        Queries part(2, q_len);
+        PagedAttentionCall call = part.call();
+        call.kv_len = length;
+        call.impl_override = route;
+        expect_served(cache, call);
+        expect_served(alone, whole.call());
+        EXPECT_EQ(part.out, whole.out) << length << " rows, " << q_len << " queries";
+      }
+    }
+  }
+  for (const int64_t length : {int64_t{-1}, int64_t{2}, int64_t{701}}) {
+    Queries queries(2, 3);
+    PagedAttentionCall call = queries.call();
+    call.kv_len = length;
+    EXPECT_EQ(cache.paged_attention(call).status().code(), StatusCode::invalid_argument);
+  }
+}
+
+TEST(PagedAttention, SaysBeforehandWhatItWouldServe) {
+  PagedKVCacheOptions options;
+  options.max_q_len = 4;
+  PagedKVCache cache = make(options);
+  Queries queries(2, 3);
+  PagedAttentionCall call = queries.call();
+  call.queries.data = nullptr;
+  call.out.data = nullptr;
+  call.kv_len = 10;
+  EXPECT_FALSE(cache.would_serve(call).value()) << "no shape yet";
+  ASSERT_TRUE(cache.prepare(kShape, 0, 10).ok());
+  EXPECT_TRUE(cache.would_serve(call).value());
+  call.kv_len = 2;
+  EXPECT_EQ(cache.would_serve(call).status().code(), StatusCode::invalid_argument);
+  call.kv_len = 10;
+  call.queries.shape[2] = call.out.shape[2] = 5;
+  EXPECT_FALSE(cache.would_serve(call).value()) << "more queries than max_q_len";
+  call.queries.shape[1] = call.out.shape[1] = 3;
+  EXPECT_EQ(cache.would_serve(call).status().code(), StatusCode::invalid_argument);
+  EXPECT_TRUE(cache.paged_stats().paged_attention_bailouts_by_phase_reason.empty());
+}
+
 TEST(PagedAttention, ABatchRowIsIndependentOfItsBatch) {
   const LayerRows rows(kShape, 40, 1, 2);
   PagedKVCache both = filled(rows);

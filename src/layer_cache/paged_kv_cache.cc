@@ -217,6 +217,14 @@ Status PagedKVCache::update_without_fetch(const ConstTensorView& keys,
   return {};
 }
 
+Status PagedKVCache::prepare(const KvArrayShape& shape, int64_t position, int64_t num_rows) {
+  if (num_rows < 0 || position < offset()) {
+    return invalid_argument("cannot prepare " + num(num_rows) + " rows at position " +
+                            num(position) + " of a cache of " + num(offset()) + " rows");
+  }
+  return state_->prepare(shape, position - offset(), num_rows);
+}
+
 Result<KvArrays> PagedKVCache::update_and_fetch(const ConstTensorView& keys,
                                                 const ConstTensorView& values, PagedPhase phase) {
   if (Status status = update_without_fetch(keys, values, phase); !status.ok()) return status;

@@ -217,6 +217,88 @@ TEST(PagedKVCache, ManyForksEachKeepTheirCapacity) {
   EXPECT_TRUE(same_rows(*rows_of_state(first.state()), rows));
 }
 
+TEST(PagedKVCache, RoomThatWasPreparedCannotRunOut) {
+  PagedKVCache first = make(sized(16, 4));
+  const LayerRows rows = rows_of_length(5);
+  ASSERT_TRUE(write(first, rows).ok());
+  std::vector<PagedKVCache> forks;
+  for (int i = 0; i < 9; ++i) forks.push_back(first.fork());
+  ASSERT_TRUE(first.prepare(kShape, 5, 30).ok());
+  ASSERT_TRUE(first.prepare(kShape, 35, 29).ok());
+  EXPECT_EQ(first.prepare(kShape, 64, 1).code(), StatusCode::out_of_pages);
+  EXPECT_EQ(first.offset(), 5);
+  for (size_t i = 0; i < forks.size(); ++i) {
+    ASSERT_TRUE(write(forks[i], rows_of_length(59, 50 + i)).ok()) << i;
+  }
+  const int64_t copies = first.paged_stats().copies;
+  LayerRows all = rows;
+  for (const int64_t n : {1, 40, 18}) {
+    const LayerRows more = rows_of_length(n, 70 + static_cast<uint64_t>(n));
+    ASSERT_TRUE(write(first, more).ok()) << n;
+    all = join(all, more);
+  }
+  EXPECT_EQ(first.paged_stats().copies, copies) << "no move to another pool was needed";
+  EXPECT_TRUE(same_rows(*rows_of_state(first.state()), all));
+}
+
+TEST(PagedKVCache, PreparingFixesTheShapeGrowsTheCapacityAndStoresNothing) {
+  PagedKVCacheOptions options = sized(16, 1, true);
+  PagedKVCache cache = make(options);
+  EXPECT_EQ(cache.prepare(kShape, 1, 3).code(), StatusCode::ok) << "others may be to come before";
+  EXPECT_TRUE(cache.empty());
+  EXPECT_EQ(cache.shape(), kShape);
+  KvArrayShape other = kShape;
+  other.head_dim_k = 7;
+  EXPECT_EQ(cache.prepare(other, 0, 1).code(), StatusCode::invalid_argument);
+  EXPECT_TRUE(cache.prepare(kShape, 0, 100).ok());
+  EXPECT_GE(cache.capacity(), 100);
+  EXPECT_EQ(cache.paged_stats().grow_events, 1);
+  EXPECT_EQ(cache.prepare(kShape, 0, -1).code(), StatusCode::invalid_argument);
+  const LayerRows rows = rows_of_length(40);
+  ASSERT_TRUE(write(cache, rows).ok());
+  EXPECT_EQ(cache.prepare(kShape, 39, 1).code(), StatusCode::invalid_argument);
+  EXPECT_EQ(cache.trim(30), 30);
+  EXPECT_TRUE(cache.prepare(kShape, 10, 90).ok());
+  ASSERT_TRUE(write(cache, rows).ok());
+  EXPECT_EQ(cache.offset(), 50);
+}
+
+TEST(PagedKVCache, AForkAfterPreparingMayCostAPageAndNoRow) {
+  PagedKVCache first = make(sized(16, 4));
+  const LayerRows rows = rows_of_length(5);
+  ASSERT_TRUE(write(first, rows).ok());
+  ASSERT_TRUE(first.prepare(kShape, 5, 59).ok());
+  std::vector<PagedKVCache> forks;
+  for (int i = 0; i < 9; ++i) forks.push_back(first.fork());
+  for (size_t i = 0; i < forks.size(); ++i) {
+    ASSERT_TRUE(write(forks[i], rows_of_length(59, 50 + i)).ok()) << i;
+  }
+  LayerRows all = rows;
+  for (const int64_t n : {1, 40, 18}) {
+    const LayerRows more = rows_of_length(n, 70 + static_cast<uint64_t>(n));
+    ASSERT_TRUE(write(first, more).ok()) << n;
+    all = join(all, more);
+  }
+  EXPECT_TRUE(same_rows(*rows_of_state(first.state()), all));
+}
+
+TEST(PagedKVCache, PreparedPagesGoBackWithTheCache) {
+  PagedKVCache first = make(sized(16, 4));
+  ASSERT_TRUE(write(first, rows_of_length(16)).ok());
+  PagedKVCache second = first.fork();
+  {
+    PagedKVCache third = first.fork();
+    ASSERT_TRUE(third.prepare(kShape, 16, 48).ok());
+  }
+  ASSERT_TRUE(second.prepare(kShape, 16, 48).ok());
+  EXPECT_EQ(second.trim(1), 1);
+  for (int i = 0; i < 12; ++i) {
+    PagedKVCache fork = first.fork();
+    ASSERT_TRUE(write(fork, rows_of_length(48)).ok());
+    EXPECT_EQ(fork.paged_stats().copies, 0) << "the pool has room again";
+  }
+}
+
 TEST(PagedKVCache, RefusesOtherShapesAndDtypesAndChangesNothing) {
   PagedKVCache cache = make();
   const LayerRows rows = rows_of_length(4);

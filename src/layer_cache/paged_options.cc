@@ -126,4 +126,30 @@ Result<std::vector<int64_t>> page_slots(int64_t block_size, std::span<const int3
   return slots;
 }
 
+Result<SplitBlockTable> split_block_table(int64_t block_size,
+                                          std::span<const int32_t> block_table) {
+  SplitBlockTable split;
+  for (const int64_t size : {32, 16, 8}) {
+    if (split.block_size == 0 && in_range(block_size, 1) && block_size % size == 0) {
+      split.block_size = size;
+    }
+  }
+  if (split.block_size == 0) {
+    return invalid_argument("blocks of " + num(block_size) +
+                            " tokens cannot be split into blocks of 32, 16 or 8");
+  }
+  const int64_t parts = block_size / split.block_size;
+  for (const int64_t page : block_table) {
+    if (page < 0) return invalid_argument("the block table holds the negative id " + num(page));
+    if (parts > INT32_MAX || page > (INT32_MAX - parts + 1) / parts) {
+      return invalid_argument("page " + num(page) + " in " + num(parts) +
+                              " parts has ids beyond 2^31 - 1");
+    }
+    for (int64_t part = 0; part < parts; ++part) {
+      split.block_table.push_back(static_cast<int32_t>(page * parts + part));
+    }
+  }
+  return split;
+}
+
 }  // namespace kvik

@@ -127,41 +127,72 @@ Status PagedState::move_to_format(int64_t limit) {
   return {};
 }
 
-Status PagedState::append(const ConstTensorView& keys, const ConstTensorView& values) {
-  Result<KvArrayShape> shape = shape_of(keys, values);
-  if (!shape.ok()) return shape.status();
-  if (rows && *shape != rows->shape()) {
+Result<int64_t> PagedState::check_append(const KvArrayShape& shape, int64_t pending,
+                                         int64_t num_rows) const {
+  if (rows && shape != rows->shape()) {
     return invalid_argument("the cache holds " + shape_text(rows->shape()) + "; the new rows are " +
-                            shape_text(*shape));
+                            shape_text(shape));
   }
-  if (keys.dim(2) == 0) return {};
+  if (num_rows == 0) return num_blocks;
   if (!rows && planned_offset > 0) {
     return invalid_argument("a meta state plans " + num(planned_offset) +
                             " rows that are not here yet; set the state first");
   }
-  const auto end = checked_sum({offset(), keys.dim(2)});
+  const auto end = checked_sum({offset(), pending, num_rows});
   if (!end || *end > INT32_MAX) return invalid_argument("positions must stay below 2^31");
-  Result<int64_t> blocks = blocks_for(*end);
-  if (!blocks.ok()) return blocks.status();
+  return blocks_for(*end);
+}
+
+Status PagedState::make_room(const KvArrayShape& shape, int64_t blocks) {
+  const int64_t limit = std::max(limit_tokens(), blocks * options.block_size);
   if (!rows) {
-    const int64_t limit = std::max(limit_tokens(), *blocks * options.block_size);
-    Result<std::unique_ptr<PageRows>> made = make_rows(*shape, limit);
+    Result<std::unique_ptr<PageRows>> made = make_rows(shape, limit);
     if (!made.ok()) return made.status();
-    if (Status status = (*made)->append(keys, values); !status.ok()) return status;
     rows = std::move(made).value();
-  } else {
-    Status status;
-    if (*blocks * options.block_size > rows->limit_tokens()) {
-      status = move_to_own_pool(std::max(limit_tokens(), *blocks * options.block_size));
-      if (!status.ok()) return status;
-    }
-    status = rows->append(keys, values);
-    if (status.code() == StatusCode::out_of_pages) {
-      // Forks have used the pool up; the capacity of this cache is still a promise.
-      status = move_to_own_pool(rows->limit_tokens());
-      if (status.ok()) status = rows->append(keys, values);
-    }
-    if (!status.ok()) return status;
+    return {};
+  }
+  if (blocks * options.block_size <= rows->limit_tokens()) return {};
+  return move_to_own_pool(limit);
+}
+
+Status PagedState::append(const ConstTensorView& keys, const ConstTensorView& values) {
+  Result<KvArrayShape> shape = shape_of(keys, values);
+  if (!shape.ok()) return shape.status();
+  const Result<int64_t> blocks = check_append(*shape, 0, keys.dim(2));
+  if (!blocks.ok()) return blocks.status();
+  if (keys.dim(2) == 0) return {};
+  const bool is_first = rows == nullptr;
+  if (Status status = make_room(*shape, *blocks); !status.ok()) return status;
+  Status status = rows->append(keys, values);
+  if (status.code() == StatusCode::out_of_pages && !is_first) {
+    // Forks have used the pool up; the capacity of this cache is still a promise.
+    status = move_to_own_pool(rows->limit_tokens());
+    if (status.ok()) status = rows->append(keys, values);
+  }
+  if (!status.ok()) {
+    if (is_first) rows.reset();
+    return status;
+  }
+  if (*blocks > num_blocks) ++counters.grow_events;
+  num_blocks = *blocks;
+  return {};
+}
+
+Status PagedState::prepare(const KvArrayShape& shape, int64_t pending, int64_t num_rows) {
+  const Result<int64_t> blocks = check_append(shape, pending, num_rows);
+  if (!blocks.ok()) return blocks.status();
+  if (num_rows == 0) return {};
+  const bool is_first = rows == nullptr;
+  if (Status status = make_room(shape, *blocks); !status.ok()) return status;
+  const int64_t end = offset() + pending + num_rows;
+  Status status = rows->hold(end);
+  if (status.code() == StatusCode::out_of_pages && !is_first) {
+    status = move_to_own_pool(rows->limit_tokens());
+    if (status.ok()) status = rows->hold(end);
+  }
+  if (!status.ok()) {
+    if (is_first) rows.reset();
+    return status;
   }
   if (*blocks > num_blocks) ++counters.grow_events;
   num_blocks = *blocks;

@@ -57,6 +57,8 @@ struct PagedState {
   // is refused.
   Status move_to_format(int64_t limit);
   Status append(const ConstTensorView& keys, const ConstTensorView& values);
+  // PagedKVCache::prepare.
+  Status prepare(const KvArrayShape& shape, int64_t pending, int64_t num_rows);
   Status load(const ConstTensorView& keys, const ConstTensorView& values, int64_t num_rows);
   Status load_codes(const KvCodes& codes);
   // Keeps the first num_rows rows. Requires: there are as many.
@@ -71,6 +73,11 @@ struct PagedState {
   static std::optional<DType> mirror_dtype(const PagedKVCacheOptions& options);
 
  private:
+  // Whether rows of this shape can follow `pending` ones that are still to come; blocks that they
+  // all need.
+  Result<int64_t> check_append(const KvArrayShape& shape, int64_t pending, int64_t num_rows) const;
+  // Makes or moves the pages so that they have room for so many blocks.
+  Status make_room(const KvArrayShape& shape, int64_t blocks);
   // Empty pages for rows of this shape, with room for `blocks` blocks and the options' limit.
   Result<std::unique_ptr<PageRows>> make_rows(const KvArrayShape& shape, int64_t limit) const;
   // Puts num_rows rows that `fill` appends in the place of all rows.

@@ -181,6 +181,42 @@ TEST(CacheContract, RowsLieInTheSlotsOfTheirBlocks) {
   EXPECT_EQ(contract()["slots"].size(), 9U);
 }
 
+TEST(CacheContract, BlocksAreSplitForKernelsOfOtherPrograms) {
+  int64_t refused = 0;
+  for (const json& c : contract()["block_translation"]) {
+    const auto table = c.value("table", std::vector<int32_t>{0});
+    const Result<SplitBlockTable> split = split_block_table(c["block"], table);
+    if (c["kernel_block"].is_string()) {
+      ASSERT_EQ(c["kernel_block"], "error");
+      EXPECT_EQ(split.status().code(), StatusCode::invalid_argument) << c.dump();
+      ++refused;
+      continue;
+    }
+    EXPECT_EQ(split->block_size, c["kernel_block"].get<int64_t>());
+    EXPECT_EQ(split->block_table, c["expanded"].get<std::vector<int32_t>>());
+    // The parts hold the slots of the whole, in order.
+    const int64_t rows = c["block"].get<int64_t>() * static_cast<int64_t>(table.size());
+    EXPECT_EQ(page_slots(split->block_size, split->block_table, 0, rows).value(),
+              page_slots(c["block"], table, 0, rows).value());
+  }
+  EXPECT_EQ(refused, 2);
+  report("block_translation", contract()["block_translation"].size(),
+         contract()["block_translation"].size());
+  EXPECT_EQ(contract()["block_translation"].size(), 8U);
+}
+
+TEST(CacheContract, IdsThatNoSplitTableCanHoldAreRefused) {
+  for (const int32_t page : {-1, INT32_MAX / 2 + 1, INT32_MAX}) {
+    EXPECT_EQ(split_block_table(64, std::vector<int32_t>{page}).status().code(),
+              StatusCode::invalid_argument);
+  }
+  EXPECT_EQ(split_block_table(64, std::vector<int32_t>{INT32_MAX / 2})->block_table.back(),
+            INT32_MAX);
+  for (const int64_t block_size : {int64_t{0}, int64_t{-32}, int64_t{1} << 62}) {
+    EXPECT_FALSE(split_block_table(block_size, std::vector<int32_t>{1}).ok()) << block_size;
+  }
+}
+
 // Bytes of a token of one KV head, K and V together, as codes and in pages.
 void check_low_bit_bytes(const PagedKVCacheOptions& options, const json& c) {
   const int64_t head_dim = c["D"];

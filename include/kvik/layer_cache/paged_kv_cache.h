@@ -34,7 +34,7 @@ struct AttentionMask {
   MaskView array = {};
 };
 
-// Attention of one layer over all cached rows, those of the queries included (update first).
+// Attention of one layer over the cached rows, those of the queries included (update first).
 struct PagedAttentionCall {
   ConstTensorView queries;  // [B, H, q_len, head_dim_k], last stride 1; H a multiple of H_kv
   TensorView out;           // [B, H, q_len, head_dim_v], last stride 1; written
@@ -46,6 +46,9 @@ struct PagedAttentionCall {
   std::span<const float> sinks = {};  // one logit per query head, or empty
   PagedPhase phase = PagedPhase::unknown;
   std::optional<PagedRoute> impl_override = std::nullopt;
+  // Only the first kv_len rows, as if no more were there; none: all. Where an offset is spoken of,
+  // it is this one.
+  std::optional<int64_t> kv_len = std::nullopt;
 };
 
 // Logical copies of the pages: [batch * num_blocks, block_size, H_kv, head_dim]; block i of batch
@@ -108,6 +111,17 @@ class KVIK_API PagedKVCache {
   // The same, and returns a copy of all rows: O(context).
   Result<KvArrays> update_and_fetch(const ConstTensorView& keys, const ConstTensorView& values,
                                     PagedPhase phase = PagedPhase::unknown);
+
+  // Takes room for num_rows rows of this shape that are to come at `position`, which is the offset
+  // or lies behind it, at the end of other rows to come: appending them all, in any portions, then
+  // meets no error of shape, capacity or pages. Fixes the shape as a write does. The pages are held
+  // until rows take them, or rows are cut, replaced or moved; a fork in between may cost one of
+  // them. Errors, nothing changed: as
+  // update_without_fetch, except for rows that a low-bit format refuses.
+  Status prepare(const KvArrayShape& shape, int64_t position, int64_t num_rows);
+  // Whether paged_attention would serve the call once `call.kv_len` rows are there; nothing is read
+  // or counted, and no data needed. Errors: as paged_attention.
+  Result<bool> would_serve(const PagedAttentionCall& call) const;
 
   // Attention over the pages. True: `out` is written. False: declined, counted by phase and reason
   // (last_bailout()), nothing written: empty_cache, q_len_invalid, q_len_gt_max, unsupported_mask.

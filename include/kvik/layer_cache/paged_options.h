@@ -114,4 +114,17 @@ KVIK_API Result<std::vector<int64_t>> page_slots(int64_t block_size,
                                                  std::span<const int32_t> block_table,
                                                  int64_t first_pos, int64_t num_rows);
 
+// A block table for kernels of other programs, which take blocks of 32, 16 or 8 tokens only (Kvik's
+// take any): the largest of these sizes that divides the block size, and the table in which each
+// page is the row of its parts, page * parts to page * parts + parts - 1. Pages [num_pages,
+// block_size, ...] are then read as [num_pages * parts, size, ...] where they lie. Errors:
+// invalid_argument for a block size that 8 does not divide, and for ids that are negative or whose
+// parts exceed 2^31 - 1.
+struct SplitBlockTable {
+  int64_t block_size = 0;
+  std::vector<int32_t> block_table;
+};
+KVIK_API Result<SplitBlockTable> split_block_table(int64_t block_size,
+                                                   std::span<const int32_t> block_table);
+
 }  // namespace kvik

@@ -3,6 +3,7 @@
 from .block_owned import BlockOwnedKVCache
 from .extension import ExtensionError
 from .files import load_prompt_cache, save_older_prompt_cache, save_prompt_cache
+from .flags import add_paged_arguments, paged_options
 from .install import (
     install,
     install_block_owned_attention_kv_cache,
@@ -22,12 +23,14 @@ __all__ = [
     "PagedKVCache",
     "TailOwnedKVCache",
     "VllmMetalPagedKVCache",
+    "add_paged_arguments",
     "install",
     "install_block_owned_attention_kv_cache",
     "install_tail_owned_attention_kv_cache",
     "install_vllm_metal_paged_attention_kv_cache",
     "is_routed",
     "load_prompt_cache",
+    "paged_options",
     "phase",
     "register",
     "route",

@@ -78,6 +78,7 @@ def compile_command(compiler, nanobind, target):
         "-DNB_DOMAIN=mlx",
         "-DNB_COMPACT_ASSERTIONS",
         f"-DKVIK_MODULE={extension.MODULE}",
+        f"-I{extension.SOURCE.parent}",
         *(f"-I{path}" for path in include),
         str(extension.SOURCE),
         str(nanobind / "src" / "nb_combined.cpp"),

@@ -17,6 +17,7 @@ import warnings
 import mlx.core as mx
 
 SOURCE = pathlib.Path(__file__).with_name("append_extension.cc")
+HEADER = pathlib.Path(__file__).with_name("core_functions.h")
 MODULE = "kvik_mlx_append"
 
 
@@ -52,7 +53,9 @@ def nanobind_abi():
 def extension_path():
     """Where the extension for this MLX, this Python and this source lies or would lie."""
     key = "\n".join((mx.__version__, nanobind_abi(), sysconfig.get_config_var("SOABI") or ""))
-    digest = hashlib.sha256(key.encode() + SOURCE.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(key.encode() + SOURCE.read_bytes() + HEADER.read_bytes()).hexdigest()[
+        :16
+    ]
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
     return cache_dir() / f"mlx-{mx.__version__}-{digest}" / f"{MODULE}{suffix}"
 

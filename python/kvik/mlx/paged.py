@@ -6,9 +6,11 @@ import contextvars
 import mlx.core as mx
 
 import kvik
+from kvik import _core
 
 from . import masks
 from .arrays import to_mlx
+from .extension import append_extension
 from .owned import check_pair
 from .snapshots import Snapshots
 
@@ -18,6 +20,8 @@ _FALLBACK_KEYS = {
     "ar_decode": "ar_dense_fallback_calls",
     "postcommit": "postcommit_dense_fallback_calls",
 }
+
+_DTYPES = {mx.float32: "float32", mx.float16: "float16", mx.bfloat16: "bfloat16"}
 
 _phase = contextvars.ContextVar("kvik_mlx_phase", default=None)
 
@@ -43,8 +47,12 @@ def _phase_of(num_queries):
 class PagedKVCache:
     """Keys and values of one layer in Kvik's pages, in the place of mlx-lm's KVCache.
 
-    `update_and_fetch` evaluates the new rows and writes them to the pages; nothing else crosses
-    the border. What it returns are ordinary arrays that are gathered from the pages only if
+    With the extension `update_and_fetch` and `attend` are nodes of MLX's graph: the offset grows
+    at once and room is taken, rows are written and attended to when MLX evaluates. Whatever else
+    needs the rows (trim, fork, state, counters, ...) evaluates first what is pending. Without it
+    both run at once.
+
+    What `update_and_fetch` returns are ordinary arrays that are gathered from the pages only if
     something evaluates them. With attention routed (`kvik.mlx.install`) nothing does: attention
     runs over the pages.
 
@@ -52,15 +60,53 @@ class PagedKVCache:
     """
 
     def __init__(self, **options):
-        self._core = kvik.PagedKVCache(**options)
+        self._raw = kvik.PagedKVCache(**options)
         self._begin()
 
     def _begin(self):
+        self._nodes = None  # of the graph, once there are any
+        self._offset = 0  # valid while nodes are pending
         self._snapshots = Snapshots()
         self._fetched = (None, None)
         self._shape = self._dtypes = None  # (B, H, Dk, Dv) and MLX's dtypes of the rows
         self._pending = {}
         self._dense_fallbacks = {}
+
+    @property
+    def _core(self):
+        """kvik's cache with all rows."""
+        self._settle()
+        return self._raw
+
+    # Pending nodes
+
+    def _settle(self):
+        """Evaluates what is pending. Raises what that raises; then the rows stay pending."""
+        if self._nodes is not None:
+            if self._nodes.busy:
+                self._nodes.settle()
+            self._check()
+
+    def _check(self):
+        """Raises the error of a node that has run, once. The rows before it are all there."""
+        error = self._nodes.take_error()
+        if error is not None:
+            self._fetched = (None, None)
+            raise RuntimeError(
+                f"rows were not stored, the cache is back at offset {self._raw.offset}: {error}"
+            )
+
+    def _graph(self, *arrays):
+        """The nodes for these arrays, or None where they cannot be in the graph."""
+        extension = append_extension()
+        if extension is None or any(array.size == 0 for array in arrays):
+            return None
+        if any(array.dtype not in _DTYPES or array.ndim != 4 for array in arrays):
+            return None
+        extension.PagedNodes.refuse_tracers(arrays[0], arrays[-1])
+        if self._nodes is None:
+            self._nodes = extension.PagedNodes(_core._core_functions(), self._raw._handle())
+        return self._nodes
 
     def _remember(self, keys, values):
         self._shape = (*keys.shape[:2], keys.shape[3], values.shape[3])
@@ -70,7 +116,7 @@ class PagedKVCache:
     def _of(cls, core, keys=None, values=None):
         """A cache around one of kvik's, which holds rows as these."""
         cache = cls.__new__(cls)
-        cache._core = core
+        cache._raw = core
         cache._begin()
         if keys is not None:
             cache._remember(keys, values)
@@ -94,8 +140,21 @@ class PagedKVCache:
         kvik.OutOfPagesError where the capacity is full and may not grow; then nothing was changed.
         """
         check_pair(keys, values)
-        mx.eval(keys, values)
-        self._core.update_without_fetch(keys, values, phase=_phase_of(keys.shape[2]))
+        nodes, phase = self._graph(keys, values), _phase_of(keys.shape[2])
+        if nodes is None:
+            mx.eval(keys, values)
+            self._core.update_without_fetch(keys, values, phase=phase)
+        else:
+            position = self.offset
+            self._raw._prepare(
+                (*keys.shape[:2], keys.shape[3], values.shape[3]),
+                _DTYPES[keys.dtype],
+                _DTYPES[values.dtype],
+                position,
+                keys.shape[2],
+            )
+            nodes.append(keys, values, position, phase)
+            self._offset = position + keys.shape[2]
         if keys.shape[2] > 0:
             self._remember(keys, values)
             self._pending = {}
@@ -107,23 +166,29 @@ class PagedKVCache:
         return self._fetched
 
     def _gather(self):
-        length = self._core.offset
+        length = self.offset
         batch, heads, key_dim, value_dim = self._shape
-        return self._snapshots.take(self._core, length).arrays(
-            (batch, heads, length, key_dim), (batch, heads, length, value_dim), *self._dtypes
+        after = self._nodes.last if self._nodes is not None else None
+        return self._snapshots.take(self._raw, length).arrays(
+            (batch, heads, length, key_dim), (batch, heads, length, value_dim), *self._dtypes, after
         )
 
     def keys_and_values(self):
         """All valid keys and values, gathered when they are evaluated; ``(None, None)`` while
         empty."""
-        if self._core.empty() or self._shape is None:
+        if self.offset == 0 or self._shape is None:
             return None, None
         return self._gather()
 
     @property
     def offset(self):
         """Valid rows of each batch row. Setting a smaller number trims."""
-        return self._core.offset
+        if self._nodes is None:
+            return self._raw.offset
+        if self._nodes.busy:
+            return self._offset
+        self._check()
+        return self._raw.offset
 
     @offset.setter
     def offset(self, offset):
@@ -135,10 +200,10 @@ class PagedKVCache:
 
     @property
     def step(self):
-        return self._core.block_size
+        return self._raw.block_size
 
     def size(self):
-        return self._core.offset
+        return self.offset
 
     def empty(self):
         return self._core.empty()
@@ -148,12 +213,22 @@ class PagedKVCache:
 
     def trim(self, n):
         """Drops the min(n, offset) newest rows and returns that number; 0 for a negative n."""
+        offset = self.offset
+        n = min(max(n, 0), offset)
         if n > 0:
-            self._change()
-        return self._core.trim(max(n, 0))
+            self._change(offset - n)
+            self._raw.trim(self._raw.offset - (offset - n))
+        return n
 
-    def _change(self):
-        """Before rows are dropped."""
+    def _change(self, length=0):
+        """Before rows from `length` on are dropped."""
+        try:
+            self._settle()
+        except Exception:
+            # Rows whose graph cannot be evaluated can be dropped all the same.
+            if not self._nodes.busy or length > self._raw.offset:
+                raise
+            self._nodes.drop()
         self._snapshots.freeze()
         self._fetched = (None, None)
 
@@ -172,6 +247,9 @@ class PagedKVCache:
         """
         if mask is None:
             mask = "full" if sliding_window is None else "causal"
+        out = self._attend_in_graph(queries, scale, mask, sinks, sliding_window)
+        if out is not None:
+            return out
         if isinstance(mask, mx.array):
             if mask.ndim < 2:
                 mask = mx.broadcast_to(mask, (queries.shape[2], mask.shape[-1]))
@@ -185,6 +263,35 @@ class PagedKVCache:
         )
         # A copy of the output costs less than having MLX make an array for it first.
         return None if out is None else to_mlx(out, queries.shape[2])
+
+    def _attend_in_graph(self, queries, scale, mask, sinks, sliding_window):
+        """The node, or None where the call is not one for the graph."""
+        nodes = self._graph(queries)
+        if nodes is None or not isinstance(mask, str) or mask not in ("full", "causal"):
+            return None
+        if self._shape is None or self._shape[3] == 0:
+            return None
+        logits = []
+        if sinks is not None:
+            if sinks.ndim != 1 or sinks.dtype not in _DTYPES or len(sinks) != queries.shape[1]:
+                return None
+            logits = sinks.astype(mx.float32).tolist()
+        window = 0 if sliding_window is None else max(int(sliding_window), 0)
+        length = self.offset
+        if not self._raw._would_serve(
+            queries.shape, _DTYPES[queries.dtype], length, window or None
+        ):
+            return None
+        return nodes.attend(
+            queries,
+            self._shape[3],
+            queries.shape[3] ** -0.5 if scale is None else scale,
+            mask == "causal",
+            window,
+            length,
+            logits,
+            _phase_of(queries.shape[2]),
+        )
 
     def paged_attention(self, queries, scale=None, sliding_window=None, mask="causal", sinks=None):
         """`attend` with the defaults of kvik.PagedKVCache.paged_attention."""

@@ -32,14 +32,15 @@ class Snapshot:
         # Each half is wanted once, and kept no longer than until then.
         return self._rows.pop(half)
 
-    def arrays(self, key_shape, value_shape, key_dtype, value_dtype):
-        """keys and values; gathered at once where there is no extension to do so later."""
+    def arrays(self, key_shape, value_shape, key_dtype, value_dtype, after=None):
+        """keys and values; gathered at once where there is no extension to do so later. after: an
+        array whose evaluation writes the last of the rows."""
         extension = append_extension()
         if extension is None:
             return self._read(0), self._read(1)
         return (
-            extension.deferred(list(key_shape), key_dtype, lambda: self._read(0)),
-            extension.deferred(list(value_shape), value_dtype, lambda: self._read(1)),
+            extension.deferred(list(key_shape), key_dtype, lambda: self._read(0), after),
+            extension.deferred(list(value_shape), value_dtype, lambda: self._read(1), after),
         )
 
 

@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 pytest.importorskip("mlx.core", reason="mlx is not installed")
 
-from kvik.mlx import build, extension, owned, snapshots  # noqa: E402
+from kvik.mlx import build, extension, owned, paged, snapshots  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -25,13 +25,13 @@ def append_extension():
 def appends(request, monkeypatch, append_extension):
     """How the caches append: both ways have the same contract."""
     module = append_extension if request.param == "extension" else None
-    for user in (owned, snapshots):
+    for user in (owned, paged, snapshots):
         monkeypatch.setattr(user, "append_extension", lambda: module)
     return request.param
 
 
 @pytest.fixture
 def with_extension(monkeypatch, append_extension):
-    for user in (owned, snapshots):
+    for user in (owned, paged, snapshots):
         monkeypatch.setattr(user, "append_extension", lambda: append_extension)
     return append_extension

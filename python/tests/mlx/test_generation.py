@@ -69,6 +69,23 @@ def test_the_paged_cache_gives_the_tokens_of_the_stock_cache(model, prompts, sto
         kmlx.uninstall()
 
 
+@pytest.mark.parametrize(("mode", "num_tokens"), [("q8", 16), ("q6", 8)])
+def test_low_bit_caches_give_the_first_tokens_of_the_stock_cache(
+    model, prompts, stock_answers, mode, num_tokens
+):
+    try:
+        for prompt, wanted in zip(prompts, stock_answers, strict=True):
+            cache = make_prompt_cache(model)
+            kmlx.install(cache, kv_quant_config=mode)
+            answer = generate(model, prompt["prompt_ids"], cache, num_tokens)
+            assert answer == wanted[:num_tokens]
+            stats = cache[0].paged_stats()
+            assert stats["format"] == f"{mode}:{mode}"
+            assert stats["kv_quant_kernel_calls"] == stats["updates"] >= num_tokens
+    finally:
+        kmlx.uninstall()
+
+
 def test_a_trimmed_conversation_gives_the_tokens_of_a_new_one(model, prompts, stock_answers):
     prompt = prompts[0]["prompt_ids"]
     for make in (KVCache, kmlx.TailOwnedKVCache, kmlx.PagedKVCache):
