@@ -369,8 +369,11 @@ struct FrameCase {
           std::pow(c["rope_base"].get<double>(),
                    -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
     }
-    frame = {c["frame"].get<int>(), c["layout"] == "pair" ? KeyPairs::neighbours : KeyPairs::halves,
-             frequencies, centre, diagonal};
+    frame = {.frame = c["frame"].get<int>(),
+             .pairs = c["layout"] == "pair" ? KeyPairs::neighbours : KeyPairs::halves,
+             .frequencies = frequencies,
+             .centre = centre,
+             .diagonal = diagonal};
     EXPECT_TRUE(check(frame, static_cast<int>(head_dim)).ok());
   }
 };
