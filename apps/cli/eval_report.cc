@@ -60,11 +60,16 @@ size_t width_of(const std::string& text) {
 
 std::string eval_summary(const EvalReport& report) {
   const Comparison& result = report.comparison;
-  return format("%s on %s: %d %s of %d tokens, %lld positions scored (%d to %d of each)",
-                report.model_name.c_str(), report.text.c_str(), result.num_chunks,
-                result.num_chunks == 1 ? "chunk" : "chunks", result.context,
-                static_cast<long long>(result.num_positions), result.first_scored,
-                result.context - 2);
+  std::string summary =
+      format("%s on %s: %d %s of %d tokens, %lld positions scored (%d to %d of each)",
+             report.model_name.c_str(), report.text.c_str(), result.num_chunks,
+             result.num_chunks == 1 ? "chunk" : "chunks", result.context,
+             static_cast<long long>(result.num_positions), result.first_scored, result.context - 2);
+  if (result.first_position != 0) {
+    summary +=
+        format(", the first at position %lld", static_cast<long long>(result.first_position));
+  }
+  return summary;
 }
 
 EvalTable eval_table(const EvalReport& report) {

@@ -33,8 +33,8 @@ class Eval(harness.CliTest):
 
     def test_json_names_every_figure_of_every_format(self):
         got = self.eval("--chunks", "3", "-t", "2")
-        self.assertEqual(set(got), {"model", "model_file", "text", "context", "chunks", "first_scored", "positions",
-                                    "threads", "reference", "results"})
+        self.assertEqual(set(got), {"model", "model_file", "text", "context", "chunks", "first_position",
+                                    "first_scored", "positions", "threads", "reference", "results"})
         self.assertEqual((got["model"], got["model_file"], got["text"]), ("tiny", str(self.wide), str(self.text)))
         self.assertEqual((got["context"], got["chunks"], got["first_scored"], got["positions"], got["threads"]),
                          (64, 3, 32, 3 * 31, 2))
@@ -136,8 +136,18 @@ class Eval(harness.CliTest):
         self.fails(2, *run, says=["-f", "scripts/fetch-text prideprejudice"])
         self.fails(2, *run, "-f", self.text, "-c", "3", says="at least 4")
         self.fails(2, *run, "-f", self.text, "--kv", "f16,q99", says=["q99", "tcq4", "ggml-q8_0"])
+        self.fails(2, *run, "-f", self.text, "--first-position", "100", says=["--first-position 100", "512"])
         self.fails(1, *run, "-f", self.text, "-c", "500", says=[f"{4 * len(TEXT)} tokens", "500"])
         self.fails(1, *run, "-f", self.folder / "nothing.txt", says="nothing.txt")
+
+    def test_positions_may_begin_far_away(self):
+        near = self.eval("--chunks", "1", "--kv", "tcq4")
+        far = self.eval("--chunks", "1", "--kv", "tcq4", "--first-position", "16384")
+        self.assertEqual((near["first_position"], far["first_position"]), (0, 16384))
+        self.assertNotEqual(far["reference"]["ppl"], near["reference"]["ppl"])
+        self.assertAlmostEqual(far["reference"]["ppl"] / near["reference"]["ppl"], 1, delta=1e-3)
+        text = self.ok("eval", "-m", self.wide, "-f", self.text, "-c", "64", "--kv", "f16", "--first-position", "512")
+        self.assertIn(", the first at position 512\n", text)
 
     def test_text_and_markdown_have_a_row_for_each_format(self):
         run = ("eval", "-m", self.wide, "-f", self.text, "-c", "64", "--chunks", "1", "--kv", "f16,tcq4")
