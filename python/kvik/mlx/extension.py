@@ -17,7 +17,7 @@ import warnings
 import mlx.core as mx
 
 SOURCE = pathlib.Path(__file__).with_name("append_extension.cc")
-HEADER = pathlib.Path(__file__).with_name("core_functions.h")
+HEADERS = sorted(SOURCE.parent.glob("*.h"))
 MODULE = "kvik_mlx_append"
 
 
@@ -53,9 +53,8 @@ def nanobind_abi():
 def extension_path():
     """Where the extension for this MLX, this Python and this source lies or would lie."""
     key = "\n".join((mx.__version__, nanobind_abi(), sysconfig.get_config_var("SOABI") or ""))
-    digest = hashlib.sha256(key.encode() + SOURCE.read_bytes() + HEADER.read_bytes()).hexdigest()[
-        :16
-    ]
+    texts = b"".join(path.read_bytes() for path in (SOURCE, *HEADERS))
+    digest = hashlib.sha256(key.encode() + texts).hexdigest()[:16]
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
     return cache_dir() / f"mlx-{mx.__version__}-{digest}" / f"{MODULE}{suffix}"
 
