@@ -3,8 +3,7 @@
 Started by scripts/quality inside the peer's virtual environment. Arguments: model, context, chunks, and a file with
 a JSON array of token ids (the first of each chunk already in place). Every position of a chunk is scored, as by
 `kvik eval --all-positions`: KL(reference || type) of the next token, natural log, in double. The reference is the
-peer's own f32 cache without flash attention; "f16, flash attention" against it, where nothing but the order and
-width of sums differs, is the peer's noise floor.
+peer's own f32 cache without flash attention; how far its f16 caches lie from that is its noise floor.
 """
 
 import ctypes
