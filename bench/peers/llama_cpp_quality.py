@@ -12,6 +12,7 @@ import os
 import sys
 
 import llama_cpp as llama
+import llama_cpp_model
 import numpy as np
 
 BATCH = 64
@@ -63,17 +64,8 @@ def main():
     path, context, chunks, ids_path = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     with open(ids_path, encoding="utf-8") as file:
         ids = json.load(file)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    log = llama.llama_log_callback(lambda level, text, data: None)
-    llama.llama_log_set(log, None)
-    llama.llama_backend_init()
-    params = llama.llama_model_default_params()
-    params.n_gpu_layers = 0
-    model = llama.llama_model_load_from_file(path.encode(), params)
-    if not model:
-        sys.exit("llama.cpp cannot load the model")
-    vocab_size = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+    answers = llama_cpp_model.answers()
+    model, vocab_size = llama_cpp_model.load(path)
     caches = {name: Cache(model, context, *kind) for name, kind in KINDS.items()}
     for chunk in range(chunks):
         part = ids[chunk * context:(chunk + 1) * context - 1]

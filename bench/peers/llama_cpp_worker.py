@@ -5,27 +5,17 @@ peer was built with. Requests: {"depth", "prompt", "generate", "type"} or {"gree
 """
 
 import json
-import os
 import sys
 import time
 
 import llama_cpp as llama
+import llama_cpp_model
 
 
 def main():
     model_path, threads, context = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    # The library writes to the streams of C; answers go where only they go.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    log = llama.llama_log_callback(lambda level, text, data: None)
-    llama.llama_log_set(log, None)
-    llama.llama_backend_init()
-    model_params = llama.llama_model_default_params()
-    model_params.n_gpu_layers = 0
-    model = llama.llama_model_load_from_file(model_path.encode(), model_params)
-    if not model:
-        sys.exit("llama.cpp cannot load the model")
-    vocab_size = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+    answers = llama_cpp_model.answers()
+    model, vocab_size = llama_cpp_model.load(model_path)
 
     params = llama.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = context, 512, 512

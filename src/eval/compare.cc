@@ -39,13 +39,8 @@ Status with_name(const std::string& name, const Status& status) {
 }
 
 // Room for one chunk.
-ModelCacheOptions options_for(const Candidate& candidate, int context, int64_t first_position) {
+ModelCacheOptions options_for(const Candidate& candidate, int context) {
   ModelCacheOptions options = candidate.cache;
-  if (options.key_calibration != nullptr) {
-    KeyCalibration calibration = *options.key_calibration;
-    calibration.first_position = first_position;
-    options.key_calibration = std::make_shared<const KeyCalibration>(std::move(calibration));
-  }
   options.max_tokens = context;
   options.max_sequences = 1;
   return options;
@@ -108,8 +103,13 @@ class Comparer {
 };
 
 Status Comparer::add(const Candidate& candidate) {
-  Result<CacheSet> caches =
-      runner_.make_caches(options_for(candidate, params_.context, params_.first_position));
+  ModelCacheOptions options = options_for(candidate, params_.context);
+  if (options.key_calibration != nullptr && params_.first_position != 0) {
+    KeyCalibration calibration = *options.key_calibration;
+    calibration.first_position = params_.first_position;
+    options.key_calibration = std::make_shared<const KeyCalibration>(std::move(calibration));
+  }
+  Result<CacheSet> caches = runner_.make_caches(options);
   if (!caches.ok()) return with_name(candidate.name, caches.status());
   Sequence sequence = caches->new_sequence();
   runs_.push_back(
@@ -266,7 +266,7 @@ Status check(const CompareParams& params, int first_scored, size_t num_candidate
 Status check_memory(const ModelRunner& runner, std::span<const Candidate> candidates, int context) {
   int64_t sum = 0;
   for (const Candidate& candidate : candidates) {
-    ModelCacheOptions options = options_for(candidate, context, 0);
+    ModelCacheOptions options = options_for(candidate, context);
     options.max_batch_tokens = runner.options().max_batch_tokens;
     const Result<std::vector<PagedCacheOptions>> caches = runner.model().cache_options(options);
     if (!caches.ok()) return with_name(candidate.name, caches.status());

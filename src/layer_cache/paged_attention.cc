@@ -353,6 +353,7 @@ Status run(PagedState& state, const PagedAttentionCall& call, PagedRoute route) 
     status = arrays.ok() ? attend_arrays(work, first_rows(*arrays, work.kv_len)) : arrays.status();
   } else {
     status = state.rows->read([&](const KvView& view) {
+      if (work.kv_len == state.offset()) return attend_pages(work, view);
       std::vector<int32_t> lengths;
       return attend_pages(work, first_rows(view, work.kv_len, lengths));
     });

@@ -155,48 +155,40 @@ Status PagedState::make_room(const KvArrayShape& shape, int64_t blocks) {
   return move_to_own_pool(limit);
 }
 
+Status PagedState::use_room(const KvArrayShape& shape, int64_t blocks,
+                            const std::function<Status()>& use) {
+  const bool is_first = rows == nullptr;
+  if (Status status = make_room(shape, blocks); !status.ok()) return status;
+  Status status = use();
+  if (status.code() == StatusCode::out_of_pages && !is_first) {
+    // Forks have used the pool up; the capacity of this cache is still a promise.
+    status = move_to_own_pool(rows->limit_tokens());
+    if (status.ok()) status = use();
+  }
+  if (!status.ok()) {
+    if (is_first) rows.reset();
+    return status;
+  }
+  if (blocks > num_blocks) ++counters.grow_events;
+  num_blocks = blocks;
+  return {};
+}
+
 Status PagedState::append(const ConstTensorView& keys, const ConstTensorView& values) {
   Result<KvArrayShape> shape = shape_of(keys, values);
   if (!shape.ok()) return shape.status();
   const Result<int64_t> blocks = check_append(*shape, 0, keys.dim(2));
   if (!blocks.ok()) return blocks.status();
   if (keys.dim(2) == 0) return {};
-  const bool is_first = rows == nullptr;
-  if (Status status = make_room(*shape, *blocks); !status.ok()) return status;
-  Status status = rows->append(keys, values);
-  if (status.code() == StatusCode::out_of_pages && !is_first) {
-    // Forks have used the pool up; the capacity of this cache is still a promise.
-    status = move_to_own_pool(rows->limit_tokens());
-    if (status.ok()) status = rows->append(keys, values);
-  }
-  if (!status.ok()) {
-    if (is_first) rows.reset();
-    return status;
-  }
-  if (*blocks > num_blocks) ++counters.grow_events;
-  num_blocks = *blocks;
-  return {};
+  return use_room(*shape, *blocks, [&] { return rows->append(keys, values); });
 }
 
 Status PagedState::prepare(const KvArrayShape& shape, int64_t pending, int64_t num_rows) {
   const Result<int64_t> blocks = check_append(shape, pending, num_rows);
   if (!blocks.ok()) return blocks.status();
   if (num_rows == 0) return {};
-  const bool is_first = rows == nullptr;
-  if (Status status = make_room(shape, *blocks); !status.ok()) return status;
   const int64_t end = offset() + pending + num_rows;
-  Status status = rows->hold(end);
-  if (status.code() == StatusCode::out_of_pages && !is_first) {
-    status = move_to_own_pool(rows->limit_tokens());
-    if (status.ok()) status = rows->hold(end);
-  }
-  if (!status.ok()) {
-    if (is_first) rows.reset();
-    return status;
-  }
-  if (*blocks > num_blocks) ++counters.grow_events;
-  num_blocks = *blocks;
-  return {};
+  return use_room(shape, *blocks, [&] { return rows->hold(end); });
 }
 
 Status PagedState::load(const ConstTensorView& keys, const ConstTensorView& values,

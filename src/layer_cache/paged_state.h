@@ -78,6 +78,8 @@ struct PagedState {
   Result<int64_t> check_append(const KvArrayShape& shape, int64_t pending, int64_t num_rows) const;
   // Makes or moves the pages so that they have room for so many blocks.
   Status make_room(const KvArrayShape& shape, int64_t blocks);
+  // Room for so many blocks, then `use` of the pages; where it fails, first pages are gone again.
+  Status use_room(const KvArrayShape& shape, int64_t blocks, const std::function<Status()>& use);
   // Empty pages for rows of this shape, with room for `blocks` blocks and the options' limit.
   Result<std::unique_ptr<PageRows>> make_rows(const KvArrayShape& shape, int64_t limit) const;
   // Puts num_rows rows that `fill` appends in the place of all rows.

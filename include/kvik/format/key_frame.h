@@ -2,9 +2,8 @@
 // and to a query before its dot products.
 //
 // A frame is a run of positions [i * frame, (i + 1) * frame); b is its first position, as RoPE
-// counts. Turning key
-// and query by RoPE -b changes no score and makes the statistics of keys the same at every
-// position, so that one centre mu and one diagonal a serve all of them:
+// counts. Turning key and query by RoPE -b changes no score and makes the statistics of keys the
+// same at every position, so that one centre mu and one diagonal a serve all of them:
 //   stored   y = rotate((turn(k, -b) - mu) * a)
 //   score    q.k = rotate(turn(q, -b) / a) . y + turn(q, -b) . mu
 // The score is exact for any mu and any a without zeros; only the error of the codes shrinks. The

@@ -116,8 +116,8 @@ class KVIK_API PagedKVCache {
   // or lies behind it, at the end of other rows to come: appending them all, in any portions, then
   // meets no error of shape, capacity or pages. Fixes the shape as a write does. The pages are held
   // until rows take them, or rows are cut, replaced or moved; a fork in between may cost one of
-  // them. Errors, nothing changed: as
-  // update_without_fetch, except for rows that a low-bit format refuses.
+  // them. Errors, nothing changed: as update_without_fetch, except for rows that a low-bit format
+  // refuses.
   Status prepare(const KvArrayShape& shape, int64_t position, int64_t num_rows);
   // Whether paged_attention would serve the call once `call.kv_len` rows are there; nothing is read
   // or counted, and no data needed. Errors: as paged_attention.
