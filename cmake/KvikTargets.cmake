@@ -16,10 +16,6 @@ if(KVIK_SANITIZE)
                                                 -fno-sanitize-recover=all)
   target_link_options(kvik_options INTERFACE -fsanitize=${KVIK_SANITIZE})
 endif()
-if(KVIK_BUILD_FUZZ)
-  # Coverage counters without libFuzzer's main.
-  target_compile_options(kvik_options INTERFACE -fsanitize=fuzzer-no-link)
-endif()
 target_link_libraries(kvik_options INTERFACE Threads::Threads)
 
 set(CMAKE_CXX_EXTENSIONS OFF)

@@ -1,6 +1,7 @@
-# Helpers to register tests. Labels: unit (fast, of one folder), thread (also run under
-# ThreadSanitizer), install, fuzz (replays a corpus), nightly (too long for every commit). For each label
-# L of a test program, `cmake --build --target tests_L` builds what its tests need.
+# Helpers to register tests. Labels: unit (fast, of one folder), thread (also run under ThreadSanitizer),
+# golden (outputs of independent programs), model (the same for real models), install, fuzz (replays a
+# corpus), nightly (too long for every commit). For each label L of a test program,
+# `cmake --build --target tests_L` builds what its tests need.
 
 # Makes the target part of tests_LABEL for each label.
 function(kvik_label_target name)

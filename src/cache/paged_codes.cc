@@ -2,6 +2,7 @@
 #include <string>
 
 #include "cache/plan_state.h"
+#include "format/kv_sides.h"
 #include "kvik/cache/paged_cache.h"
 #include "kvik/core/check.h"
 #include "kvik/format/packed_code.h"
@@ -34,23 +35,13 @@ Status check_side(const char* name, std::span<const std::byte> rows, KvCode code
   return {};
 }
 
-// One row into its slot: import_k_row of a packed code, else a copy of the elements.
-void put_k(const MutableKvView& view, int64_t slot, int head, std::span<const std::byte> row) {
-  const KvCode code = view.format.k;
+// One row of a layer into its slot.
+template <class Side>
+void put_slot(const MutableKvView& view, int64_t slot, int head, std::span<const std::byte> row) {
   const int64_t in_page = slot % view.block_size;
-  std::byte* tile = k_tile(view, slot / view.block_size, in_page / kTileTokens, head);
-  const int lane = static_cast<int>(in_page % kTileTokens);
-  if (is_packed(code)) return import_k_row(code, tile, lane, row, view.head_dim_k);
-  encode_k_row(code, tile, lane, row.data(), dtype_of(code), view.head_dim_k);
-}
-
-void put_v(const MutableKvView& view, int64_t slot, int head, std::span<const std::byte> row) {
-  const KvCode code = view.format.v;
-  const int64_t in_page = slot % view.block_size;
-  std::byte* tile = v_tile(view, slot / view.block_size, in_page / kTileTokens, head);
-  const int lane = static_cast<int>(in_page % kTileTokens);
-  if (is_packed(code)) return import_v_row(code, tile, lane, row, view.head_dim_v);
-  encode_v_row(code, tile, lane, row.data(), dtype_of(code), view.head_dim_v);
+  std::byte* tile = Side::tile(view, slot / view.block_size, in_page / kTileTokens, head);
+  internal::put_row<Side>(Side::code(view.format), tile, static_cast<int>(in_page % kTileTokens),
+                          row, Side::head_dim(view));
 }
 
 }  // namespace
@@ -86,8 +77,8 @@ void PagedCache::write_codes(AppendPlan& plan, int layer, std::span<const std::b
   size_t row = 0;
   for (const int64_t slot : state.slots) {
     for (int head = 0; head < view.num_kv_heads; ++head, ++row) {
-      put_k(view, slot, head, k.subspan(row * k_bytes, k_bytes));
-      put_v(view, slot, head, v.subspan(row * v_bytes, v_bytes));
+      put_slot<internal::KeySide>(view, slot, head, k.subspan(row * k_bytes, k_bytes));
+      put_slot<internal::ValueSide>(view, slot, head, v.subspan(row * v_bytes, v_bytes));
     }
   }
   state.written[static_cast<size_t>(layer)] = true;

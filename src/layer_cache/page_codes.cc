@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "format/kv_sides.h"
 #include "kvik/cache/paged_cache.h"
 #include "kvik/core/check.h"
 #include "kvik/core/checked_math.h"
@@ -15,39 +16,15 @@
 #include "layer_cache/names.h"
 
 namespace kvik {
+
+using internal::KeySide;
+using internal::ValueSide;
+
 namespace {
 
 constexpr std::array kLayouts = {
     internal::Named<KvCodeLayout>{"rows", KvCodeLayout::rows},
     internal::Named<KvCodeLayout>{"tiles", KvCodeLayout::tiles},
-};
-
-// The side of keys or of values, so that each loop below is written once.
-struct KeySide {
-  static KvCode code(const KvFormat& f) { return f.k; }
-  static int head_dim(const KvView& v) { return v.head_dim_k; }
-  static const std::byte* tile(const KvView& v, int64_t page, int64_t tile, int head) {
-    return k_tile(v, page, tile, head);
-  }
-  static constexpr auto tile_bytes = &tile_bytes_k;
-  static constexpr auto decode = &decode_k_row;
-  static constexpr auto unpack = &unpack_k_tile;
-  static constexpr auto export_row = &export_k_row;
-  static constexpr auto import_row = &import_k_row;
-  static constexpr auto encode = &encode_k_row;
-};
-struct ValueSide {
-  static KvCode code(const KvFormat& f) { return f.v; }
-  static int head_dim(const KvView& v) { return v.head_dim_v; }
-  static const std::byte* tile(const KvView& v, int64_t page, int64_t tile, int head) {
-    return v_tile(v, page, tile, head);
-  }
-  static constexpr auto tile_bytes = &tile_bytes_v;
-  static constexpr auto decode = &decode_v_row;
-  static constexpr auto unpack = &unpack_v_tile;
-  static constexpr auto export_row = &export_v_row;
-  static constexpr auto import_row = &import_v_row;
-  static constexpr auto encode = &encode_v_row;
 };
 
 // The tile that holds row `row` of sequence `b`.
@@ -109,12 +86,6 @@ void take_row(KvCode code, const std::byte* tile, int slot, std::span<std::byte>
   std::memcpy(row.data(), rows.data() + slot * bytes, static_cast<size_t>(bytes));
 }
 
-template <class Side>
-void put_row(KvCode code, std::byte* tile, int slot, std::span<const std::byte> row, int head_dim) {
-  if (is_packed(code)) return Side::import_row(code, tile, slot, row, head_dim);
-  Side::encode(code, tile, slot, row.data(), dtype_of(code), head_dim);
-}
-
 // Memory of one tile, zeros at first. Requires: at most the largest tile.
 class AlignedTile {
  public:
@@ -164,7 +135,7 @@ void read_tiles(const KvView& view, int64_t num_rows, std::span<std::byte> to) {
         AlignedTile clean(static_cast<int64_t>(bytes));
         for (int slot = 0; slot < num_rows - first; ++slot) {
           take_row<Side>(code, tile, slot, row, head_dim);
-          put_row<Side>(code, clean.data(), slot, row, head_dim);
+          internal::put_row<Side>(code, clean.data(), slot, row, head_dim);
         }
         std::copy_n(clean.data(), static_cast<int64_t>(bytes), to.data());
       }

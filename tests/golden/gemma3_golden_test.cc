@@ -1,5 +1,5 @@
 // Gemma 3 270M against the oracle: shape, greedy answers, logits, log probabilities, perplexity,
-// and what its windows save.
+// and what its windows save. What takes longer is in model_nightly_test.cc.
 #include "golden/model_golden.h"
 #include "kvik/cache/size_prediction.h"
 
@@ -30,13 +30,8 @@ TEST_F(Gemma3, HasTheShapeThatTheFileStates) {
 }
 
 TEST_F(Gemma3, AnswersAsTheOracleWithAnF32Cache) { check_greedy(kGoldenF32); }
-TEST_F(Gemma3, AnswersAsTheOracleWithAnF16Cache) { check_greedy(kGoldenF16); }
 TEST_F(Gemma3, GivesTheLogitsOfTheOracleWithAnF32Cache) { check_logits(kGoldenF32); }
-TEST_F(Gemma3, GivesTheLogitsOfTheOracleWithAnF16Cache) { check_logits(kGoldenF16); }
 TEST_F(Gemma3, HasTheOraclesPerplexityWithAnF32Cache) { check_perplexity(kGoldenF32, 512, 2); }
-
-// 1440 tokens: local layers have given most of them back.
-TEST_F(Gemma3, GivesTheSameBitsWhateverTheLayoutBlockSizeThreadsAndBatch) { check_same_bits(7); }
 
 // The window layers' memory stands still; predicted and measured agree to the byte.
 TEST_F(Gemma3, WindowLayersTakeAFixedAmountOfMemory) {
