@@ -77,6 +77,14 @@ TEST(TensorView, MayHaveAnEmptyDimension) {
   EXPECT_EQ(view.step(0), 0);
 }
 
+// An offset from null is undefined, and a cut-out of an empty tensor keeps its strides.
+TEST(TensorView, WithoutMemoryHasNoAddresses) {
+  TensorView view(nullptr, DType::f32, {3, 4, 0});
+  view.stride = {40, 10, 1, 0};
+  EXPECT_EQ(view.at(2, 3), nullptr);
+  EXPECT_EQ(ConstTensorView(view).at(1), nullptr);
+}
+
 TEST(TensorView, AbsurdShapesAreDescribedWithoutUndefinedBehaviour) {
   const int64_t huge = int64_t{1} << 62;
   const TensorView view(nullptr, DType::f32, {huge, huge, huge, huge});

@@ -63,11 +63,11 @@ struct CacheStats {
 //
 //   Sequence s = cache.new_sequence();
 //   AppendRequest request{&s, 1};
-//   Result<AppendPlan> plan = cache.reserve({&request, 1});     // growth and copy-on-write happen
-//   here for each layer: cache.write(*plan, layer, k, v);            // rows become readable in
-//   view()
-//                   attend(backend, {... {cache.view(*plan, layer)} ...});
-//   Status status = cache.commit(std::move(*plan));             // lengths grow here
+//   Result<AppendPlan> plan = cache.reserve({&request, 1});  // growth and copy-on-write
+//   for each layer:
+//     cache.write(*plan, layer, k, v);  // rows become readable in view()
+//     attend(backend, {... {cache.view(*plan, layer)} ...});
+//   Status status = cache.commit(std::move(*plan));  // lengths grow here
 //
 // Threads: one at a time; different caches are independent.
 class KVIK_API PagedCache {

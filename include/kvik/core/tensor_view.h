@@ -61,9 +61,10 @@ struct BasicTensorView {
   int64_t dim(int d) const { return shape[static_cast<size_t>(d)]; }
   int64_t step(int d) const { return stride[static_cast<size_t>(d)]; }
 
-  // Address of element (i, j, 0, ...). Requires: indices in range.
+  // Address of element (i, j, 0, ...); null where there is no memory, as a tensor without elements
+  // may have none. Requires: indices in range.
   Byte* at(int64_t i, int64_t j = 0) const {
-    return data + (i * stride[0] + j * stride[1]) * dtype_bytes(dtype);
+    return data == nullptr ? nullptr : data + (i * stride[0] + j * stride[1]) * dtype_bytes(dtype);
   }
 };
 
