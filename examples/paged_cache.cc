@@ -28,7 +28,6 @@ kvik::Status step(kvik::PagedCache& cache, kvik::Backend& backend, kvik::Sequenc
     call.q = {queries.data(), kvik::DType::f32, {count, kHeads, kDim}};
     call.query_indptr = plan->query_indptr();
     call.segments = {&segment, 1};
-    call.params.scale = 0.18f;
     call.out = {out.data(), kvik::DType::f32, {count, kHeads, kDim}};
     if (kvik::Status status = kvik::attend(backend, call); !status.ok()) return status;
   }

@@ -1,8 +1,23 @@
 #include "kvik/attention/attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvik {
+
+float scale_of(const AttentionParams& params, int64_t head_dim_k) {
+  if (params.scale) return *params.scale;
+  if (head_dim_k == 0) return 1.0f;
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim_k)));
+}
+
+std::optional<int> window_of(const AttentionCall& call) {
+  std::optional<int> window = call.params.window;
+  for (const Segment& segment : call.segments) {
+    if (segment.view.window) window = std::min(window.value_or(INT32_MAX), *segment.view.window);
+  }
+  return window;
+}
 
 int64_t sequence_end(const AttentionCall& call, int seq) {
   const auto b = static_cast<size_t>(seq);
@@ -28,7 +43,8 @@ PositionRange visible_range(const AttentionCall& call, int segment_idx, int seq,
     range.end = std::min(range.end, taken_from);
     if (segment.newest && !range.empty()) taken_from = range.begin;
   }
-  if (call.params.window) range.begin = std::max(range.begin, p - *call.params.window + 1);
+  const std::optional<int> window = window_of(call);
+  if (window) range.begin = std::max(range.begin, p - *window + 1);
   return range;
 }
 

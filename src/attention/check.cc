@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "attention/overlap.h"
+#include "attention/step_check.h"
 #include "kvik/attention/attention.h"
 #include "kvik/core/checked_math.h"
 
@@ -10,6 +12,10 @@ namespace kvik {
 namespace {
 
 std::string num(int64_t x) { return std::to_string(x); }
+
+std::string text_of(std::optional<int> window) {
+  return window ? num(*window) + " tokens" : std::string("none");
+}
 
 // A good call builds no string: names become text only in messages.
 std::string operator+(std::string_view name, const char* rest) { return std::string(name) + rest; }
@@ -241,13 +247,32 @@ Status check_view(const KvView& view) {
   return {};
 }
 
+// The window is said once: by the views, which then agree, or by the params.
+Status check_window(const KvView& view, const AttentionCall& call) {
+  const std::optional<int>& of_first = call.segments[0].view.window;
+  if (view.window != of_first) {
+    return invalid_argument("its view has a window of " + text_of(view.window) +
+                            ", that of the first segment " + text_of(of_first));
+  }
+  if (!view.window) return {};
+  if (*view.window < 1) {
+    return invalid_argument("window is " + num(*view.window) + "; it counts tokens, at least 1");
+  }
+  const std::optional<int>& of_params = call.params.window;
+  if (!of_params || *of_params <= *view.window) return {};
+  return invalid_argument("params.window is " + num(*of_params) +
+                          "; rows are kept for a window of " + num(*view.window) +
+                          " only. Leave params.window out, or give the cache the larger window");
+}
+
 Status check_segments(const AttentionCall& call) {
   if (call.segments.empty())
     return invalid_argument("segments is empty; a call reads at least one");
   int64_t covered = 0;
   for (size_t i = 0; i < call.segments.size(); ++i) {
     const Segment& segment = call.segments[i];
-    Status s = check_shape(segment.view, call.q.dim(1), call.q.dim(2), call.out.dim(2));
+    Status s = internal::check_step_open(segment.view);
+    if (s.ok()) s = check_shape(segment.view, call.q.dim(1), call.q.dim(2), call.out.dim(2));
     if (s.ok() && segment.view.num_kv_heads != call.segments[0].view.num_kv_heads) {
       s = invalid_argument("num_kv_heads differs from that of the first segment");
     }
@@ -264,6 +289,7 @@ Status check_segments(const AttentionCall& call) {
       s = invalid_argument("begins at " + num(segment.begin) + ", before the end " + num(covered) +
                            " of the segment before it");
     }
+    if (s.ok()) s = check_window(segment.view, call);
     if (!s.ok()) {
       return {s.code(), "segment " + num(static_cast<int64_t>(i)) + ": " + s.message()};
     }
@@ -272,8 +298,19 @@ Status check_segments(const AttentionCall& call) {
   return {};
 }
 
+// Rows of views of a cache; asked once all segments are known to fit the call.
+Status check_steps(const AttentionCall& call) {
+  for (size_t i = 0; i < call.segments.size(); ++i) {
+    const Status s = internal::check_step_rows(call.segments[i], call);
+    if (!s.ok()) {
+      return {s.code(), "segment " + num(static_cast<int64_t>(i)) + ": " + s.message()};
+    }
+  }
+  return {};
+}
+
 Status check_params(const AttentionParams& params, int64_t num_heads) {
-  if (!std::isfinite(params.scale)) return invalid_argument("scale is not finite");
+  if (params.scale && !std::isfinite(*params.scale)) return invalid_argument("scale is not finite");
   if (!std::isfinite(params.softcap) || params.softcap < 0) {
     return invalid_argument("softcap must be 0 (none) or a positive number");
   }
@@ -303,6 +340,47 @@ Status check_lse(std::string_view name, const std::optional<TensorView>& lse,
                             "]; q asks for [" + num(q.dim(0)) + ", " + num(q.dim(1)) + "]");
   }
   return check_disjoint_rows(name, *lse, 1);
+}
+
+// Tasks write their rows while others still read: an output has memory of its own.
+Status check_apart(std::string_view name, const ConstTensorView& output,
+                   const AttentionCall& call) {
+  const internal::RowGrid rows = internal::grid_of(output);
+  const auto shares = [&](const char* input) {
+    return invalid_argument(name + " shares memory with " + input +
+                            "; give an output memory of its own");
+  };
+  if (internal::may_overlap(rows, internal::grid_of(call.q))) return shares("q");
+  if (internal::may_overlap(rows, internal::grid_of(call.params.sinks))) return shares("sinks");
+  for (const Segment& segment : call.segments) {
+    const KvView& view = segment.view;
+    if (internal::may_overlap(rows, internal::grid_of_k(view))) return shares("the keys");
+    if (internal::may_overlap(rows, internal::grid_of_v(view))) return shares("the values");
+    for (const auto& array : {view.page_indptr, view.page_ids, view.first_pos, view.kv_len}) {
+      if (internal::may_overlap(rows, internal::grid_of(array))) return shares("a block table");
+    }
+  }
+  return {};
+}
+
+Status check_outputs_apart(const AttentionCall& call) {
+  if (Status s = check_apart("out", call.out, call); !s.ok()) return s;
+  const internal::RowGrid out = internal::grid_of(ConstTensorView(call.out));
+  for (const auto& [name, lse] :
+       {std::pair<std::string_view, const std::optional<TensorView>*>{"lse", &call.lse},
+        {"lse_keys", &call.lse_keys}}) {
+    if (!*lse) continue;
+    if (Status s = check_apart(name, **lse, call); !s.ok()) return s;
+    if (internal::may_overlap(out, internal::grid_of(ConstTensorView(**lse)))) {
+      return invalid_argument(name + " shares memory with out");
+    }
+  }
+  if (call.lse && call.lse_keys &&
+      internal::may_overlap(internal::grid_of(ConstTensorView(*call.lse)),
+                            internal::grid_of(ConstTensorView(*call.lse_keys)))) {
+    return invalid_argument("lse_keys shares memory with lse");
+  }
+  return {};
 }
 
 }  // namespace
@@ -338,7 +416,9 @@ Status check(const AttentionCall& call) {
   if (Status s = check_segments(call); !s.ok()) return s;
   if (Status s = check_params(call.params, call.q.dim(1)); !s.ok()) return s;
   if (Status s = check_lse("lse", call.lse, call.q); !s.ok()) return s;
-  return check_lse("lse_keys", call.lse_keys, call.q);
+  if (Status s = check_lse("lse_keys", call.lse_keys, call.q); !s.ok()) return s;
+  if (Status s = check_steps(call); !s.ok()) return s;
+  return check_outputs_apart(call);
 }
 
 Result<KvView> rows_view(const ConstTensorView& k, const ConstTensorView& v,

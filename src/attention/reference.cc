@@ -79,7 +79,7 @@ std::vector<Scored> scored_keys(const AttentionCall& call, int seq, int64_t p, i
     const PositionRange range = visible_range(call, s, seq, p);
     for (int64_t t = range.begin; t < range.end; ++t) {
       Row row = read_row(view, seq, kv_head, t);
-      double score = static_cast<double>(params.scale) * dot(view, query, kv_head, t, row.k);
+      double score = double{scale_of(params, call.q.dim(2))} * dot(view, query, kv_head, t, row.k);
       if (params.softcap > 0) score = params.softcap * std::tanh(score / params.softcap);
       keys.push_back({score, std::move(row.v)});
     }

@@ -294,6 +294,66 @@ TEST_F(Door, RefusesTransformsWithoutAFunctionOrWithAnOddFrame) {
   segment_.view.key_transform = &no_function;
   expect_refused("key_transform has frame 128");
 }
+TEST_F(Door, RefusesOutputsThatShareMemoryWithAnInput) {
+  std::vector<float> q = queries_.values;
+  const auto out_at = [&](void* data) {
+    TensorView out = call_.out;
+    out.data = static_cast<std::byte*>(data);
+    return out;
+  };
+  const TensorView own = call_.out;
+  call_.out = out_at(const_cast<float*>(queries_.values.data()));
+  expect_refused("out shares memory with q");
+  call_.out = out_at(const_cast<std::byte*>(segment_.view.k) + 4);
+  expect_refused("out shares memory with the keys");
+  call_.out = out_at(const_cast<std::byte*>(segment_.view.v) + 4);
+  expect_refused("out shares memory with the values");
+  call_.out = own;
+  call_.lse = TensorView(own.data, DType::f32, {call_.q.dim(0), call_.q.dim(1)});
+  expect_refused("lse shares memory with out");
+  call_.lse = TensorView(const_cast<float*>(queries_.values.data()), DType::f32,
+                         {call_.q.dim(0), call_.q.dim(1)});
+  expect_refused("lse shares memory with q");
+  EXPECT_EQ(q, queries_.values);
+}
+TEST_F(Door, RefusesAWindowThatIsWiderThanTheRowsThatAreKept) {
+  segment_.view.window = 16;
+  call_.params.window = 17;
+  expect_refused("params.window is 17; rows are kept for a window of 16");
+  std::vector<Segment> segments(2, segment_);
+  segments[0].view.window.reset();
+  segments[0].end = segments[1].begin = 16;
+  call_.segments = segments;
+  expect_refused("a window of 16 tokens, that of the first segment none");
+}
+TEST_F(Door, AViewsWindowCountsWithoutBeingSaidAgain) {
+  call_.params.window = 5;
+  ASSERT_TRUE(attend(*backend_, call_).ok());
+  const std::vector<float> expected = outputs_.out;
+  call_.params.window.reset();
+  ASSERT_TRUE(attend(*backend_, call_).ok());
+  EXPECT_NE(outputs_.out, expected);
+  segment_.view.window = 5;
+  for (const std::optional<int> said : {std::optional<int>(), std::optional<int>(5)}) {
+    call_.params.window = said;
+    ASSERT_TRUE(attend(*backend_, call_).ok());
+    EXPECT_EQ(outputs_.out, expected);
+  }
+  segment_.view.window = 9;
+  ASSERT_TRUE(attend(*backend_, call_).ok());
+  EXPECT_EQ(outputs_.out, expected) << "the narrower one counts";
+}
+TEST_F(Door, WithoutAScaleScoresAreDividedByTheRootOfTheHeadDim) {
+  call_.params.scale = 1.0f / std::sqrt(32.0f);
+  ASSERT_TRUE(attend(*backend_, call_).ok());
+  const std::vector<float> expected = outputs_.out;
+  call_.params.scale.reset();
+  ASSERT_TRUE(attend(*backend_, call_).ok());
+  EXPECT_EQ(outputs_.out, expected);
+  EXPECT_EQ(scale_of({}, 0), 1.0f);
+  EXPECT_EQ(scale_of({}, 64), 0.125f);
+  EXPECT_EQ(scale_of({.scale = 1.0f}, 64), 1.0f);
+}
 TEST_F(Door, AcceptsNothingAtAll) {
   const std::vector<int32_t> zero = {0};
   const std::vector<int32_t> none;

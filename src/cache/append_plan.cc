@@ -8,7 +8,21 @@ namespace kvik {
 
 namespace internal {
 
+void PlanState::open(int num_layers) {
+  ++rows->number;
+  rows->page_indptr = page_indptr;
+  rows->page_ids = page_ids;
+  rows->first_pos = first_pos;
+  rows->kv_len = kv_len;
+  rows->written.assign(static_cast<size_t>(num_layers), false);
+}
+
 void PlanState::clear() {
+  ++rows->number;
+  rows->committed_len.clear();
+  rows->kv_len.clear();
+  rows->floor_pos.clear();
+  rows->written.clear();
   for (PlanItem& item : items) item.sequence->has_open_plan = false;
   items.clear();
   pages.clear();
@@ -20,7 +34,6 @@ void PlanState::clear() {
   page_ids.clear();
   first_pos.clear();
   kv_len.clear();
-  written.clear();
   error = {};
 }
 

@@ -94,19 +94,25 @@ LayerSegments CacheSet::segments(const SetPlan& plan, int cache_idx, int layer) 
   const auto idx = static_cast<size_t>(cache_idx);
   const ExactRows& exact = exact_[idx];
   const std::optional<int> at = exact.layers[static_cast<size_t>(layer)];
+  // All of them hide what the layer's window hides; recent rows have a window of their own.
+  const std::optional<int> window = caches_[idx].window();
   LayerSegments segments;
+  const auto add = [&segments, &window](Segment segment) {
+    segment.view.window = window;
+    segments.add(segment);
+  };
   Segment own{.view = caches_[idx].view(plan.plans_[idx], layer)};
   if (at && exact.first) {
-    segments.add({.view = caches_[*exact.first].view(plan.plans_[*exact.first], *at),
-                  .begin = 0,
-                  .end = exact.num_first});
+    add({.view = caches_[*exact.first].view(plan.plans_[*exact.first], *at),
+         .begin = 0,
+         .end = exact.num_first});
     own.begin = exact.num_first;
   }
-  segments.add(own);
+  add(own);
   if (at && exact.recent) {
-    segments.add({.view = caches_[*exact.recent].view(plan.plans_[*exact.recent], *at),
-                  .begin = 0,
-                  .newest = exact.num_recent});
+    add({.view = caches_[*exact.recent].view(plan.plans_[*exact.recent], *at),
+         .begin = 0,
+         .newest = exact.num_recent});
   }
   return segments;
 }

@@ -100,6 +100,8 @@ void lay_out(const CacheCore& core, const PlanItem& item, const PageRef* pages, 
   const int first = table.begin_block() * block_size;
   plan.first_pos.push_back(first);
   plan.kv_len.push_back(item.end - first);
+  plan.rows->committed_len.push_back(std::max(0, item.begin - first));
+  plan.rows->floor_pos.push_back(table.floor_block() * block_size);
   plan.seq_lens.push_back(sequence.num_cached + item.num_tokens);
   for (int position = item.begin; position < item.end; ++position) {
     const size_t block = static_cast<size_t>((position - first) / block_size);
@@ -168,12 +170,14 @@ Status encode_rows(CacheCore& core, const PlanState& state, int layer, const Con
   if (!core.options.first_tokens) return encode(0, 0, static_cast<int64_t>(state.slots.size()));
   int64_t token = 0;
   int64_t slot = 0;
+  Status first;
   for (const PlanItem& item : state.items) {
-    if (Status status = encode(token, slot, item.end - item.begin); !status.ok()) return status;
+    Status status = encode(token, slot, item.end - item.begin);
+    if (first.ok()) first = std::move(status);
     token += item.num_tokens;
     slot += item.end - item.begin;
   }
-  return {};
+  return first;
 }
 
 }  // namespace
@@ -310,7 +314,6 @@ Result<AppendPlan> PagedCache::reserve_step(std::span<const AppendRequest> reque
 
   state.query_indptr.push_back(0);
   state.page_indptr.push_back(0);
-  state.written.assign(static_cast<size_t>(core_->options.spec.num_layers()), false);
   const PageRef* next = state.pages.data();
   for (PlanItem& item : state.items) {
     item.sequence->has_open_plan = true;
@@ -318,6 +321,7 @@ Result<AppendPlan> PagedCache::reserve_step(std::span<const AppendRequest> reque
     lay_out(*core_, item, next, state);
     next += item.num_pages;
   }
+  state.open(core_->options.spec.num_layers());
   if (num_pages == 0 && !state.slots.empty()) core_->pool->commit_ahead();
   return plan;
 }
@@ -341,7 +345,7 @@ void PagedCache::write(AppendPlan& plan, int layer, const ConstTensorView& k,
   }
   if (error.ok()) {
     error = encode_rows(*core_, state, layer, k, v);
-    state.written[static_cast<size_t>(layer)] = true;
+    state.rows->written[static_cast<size_t>(layer)] = true;
     core_->encoded_rows += static_cast<int64_t>(state.slots.size()) * spec.num_kv_heads;
   }
   if (!error.ok() && state.error.ok()) {
@@ -357,6 +361,8 @@ KvView PagedCache::view(const AppendPlan& plan, int layer) const {
   view.page_ids = plan.state_->page_ids;
   view.first_pos = plan.state_->first_pos;
   view.kv_len = plan.state_->kv_len;
+  view.window = core_->options.window;
+  view.step = StepRef(plan.state_->rows, layer);
   return view;
 }
 
@@ -366,8 +372,9 @@ Status PagedCache::check_commit(const AppendPlan& plan) const {
   }
   const PlanState& state = *plan.state_;
   if (!state.error.ok()) return state.error;
-  for (size_t layer = 0; !state.slots.empty() && layer < state.written.size(); ++layer) {
-    if (!state.written[layer]) {
+  const std::vector<bool>& written = state.rows->written;
+  for (size_t layer = 0; !state.slots.empty() && layer < written.size(); ++layer) {
+    if (!written[layer]) {
       return invalid_argument("layer " + num(static_cast<int64_t>(layer)) +
                               " was not written in this step");
     }

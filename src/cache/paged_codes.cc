@@ -81,7 +81,7 @@ void PagedCache::write_codes(AppendPlan& plan, int layer, std::span<const std::b
       put_slot<internal::ValueSide>(view, slot, head, v.subspan(row * v_bytes, v_bytes));
     }
   }
-  state.written[static_cast<size_t>(layer)] = true;
+  state.rows->written[static_cast<size_t>(layer)] = true;
 }
 
 }  // namespace kvik

@@ -26,9 +26,13 @@ struct PlanState {
   std::vector<int64_t> slots;
   // The tables with the new pages in them.
   std::vector<int32_t> page_indptr, page_ids, first_pos, kv_len;
-  std::vector<bool> written;  // per layer
-  Status error;               // the first that write() met
+  Status error;  // the first that write() met
+  // What the step's views may read; shared with them, so that a view kept too long finds it
+  // changed.
+  std::shared_ptr<StepRows> rows = std::make_shared<StepRows>();
 
+  // To be called once the tables are laid out; ends with clear().
+  void open(int num_layers);
   // Ready for another step, memory kept.
   void clear();
 };

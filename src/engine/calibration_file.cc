@@ -1,11 +1,16 @@
 // The file of a key calibration; docs/calibration-file.md draws it.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
-#include <algorithm>
 #include "kvik/core/checked_math.h"
 #include "kvik/core/dtype.h"
+#include "kvik/core/file_writer.h"
 #include "kvik/engine/key_calibration.h"
 
 namespace kvik {
@@ -74,20 +79,24 @@ uint64_t hash_of(std::span<const std::byte> bytes) {
   return hash.value();
 }
 
-Status write_file(const std::vector<std::byte>& bytes, const std::string& path) {
-  std::FILE* const file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return io_error(path, "cannot create");
-  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-  const bool closed = std::fclose(file) == 0;
-  if (written && closed) return {};
-  Status status = io_error(path, "cannot write");
-  std::remove(path.c_str());
-  return status;
-}
-
 Result<std::vector<std::byte>> read_file(const std::string& path) {
-  std::FILE* const file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return io_error(path, "cannot open");
+  // Without waiting for a writer, where the path names a FIFO.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  struct stat about = {};
+  if (fd < 0 || fstat(fd, &about) != 0) {
+    Status status = io_error(path, "cannot open");
+    if (fd >= 0) ::close(fd);
+    return status;
+  }
+  if (!S_ISREG(about.st_mode)) {
+    ::close(fd);
+    return invalid_argument(path + ": not a regular file");
+  }
+  std::FILE* const file = fdopen(fd, "rb");
+  if (file == nullptr) {
+    ::close(fd);
+    return io_error(path, "cannot open");
+  }
   std::vector<std::byte> bytes;
   std::byte buffer[1 << 14];
   while (const size_t size = std::fread(buffer, 1, sizeof buffer, file)) {
@@ -157,14 +166,7 @@ Status save_calibration(const KeyCalibration& calibration, const Model& model,
     put_halves(bytes, layer.diagonal);
   }
   put(bytes, hash_of(bytes), 8);
-  const std::string beside = path + ".new";
-  if (Status status = write_file(bytes, beside); !status.ok()) return status;
-  if (std::rename(beside.c_str(), path.c_str()) != 0) {
-    Status status = io_error(path, "cannot put the new file in its place");
-    std::remove(beside.c_str());
-    return status;
-  }
-  return {};
+  return write_file(path, bytes);
 }
 
 Result<KeyCalibration> load_calibration(const Model& model, const std::string& path) {

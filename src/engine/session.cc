@@ -33,12 +33,22 @@ Status cancelled() { return {StatusCode::cancelled, "stopped by the caller"}; }
 class TextOutput {
  public:
   TextOutput(const Tokenizer& tokenizer, const GenerateParams& params, const TextCallback& on_text)
-      : decoder_(tokenizer, params.skip_special), matcher_(params.stop), on_text_(on_text) {}
+      : tokenizer_(tokenizer),
+        skip_special_(params.skip_special),
+        decoder_(tokenizer, params.skip_special),
+        matcher_(params.stop),
+        on_text_(on_text) {}
 
   Status push(TokenId token) {
     Result<std::string> piece = decoder_.push(token);
     if (!piece.ok()) return piece.status();
     emit(matcher_.push(*piece));
+    const Result<TokenType> type = tokenizer_.token_type(token);
+    if (!type.ok()) return type.status();
+    if (!skip_special_ || (*type != TokenType::control && *type != TokenType::unknown)) return {};
+    const Result<std::string_view> spelling = tokenizer_.token_bytes(token);
+    if (!spelling.ok()) return spelling.status();
+    emit(matcher_.push_hidden(*spelling));
     return {};
   }
   void finish() {
@@ -56,6 +66,8 @@ class TextOutput {
     if (!is_refused_ && on_text_ && !on_text_(text)) is_refused_ = true;
   }
 
+  const Tokenizer& tokenizer_;
+  bool skip_special_;
   StreamDecoder decoder_;
   internal::StopMatcher matcher_;
   const TextCallback& on_text_;

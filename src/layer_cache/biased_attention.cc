@@ -35,7 +35,7 @@ void score(const BiasedCall& call, int64_t j, int64_t head, int64_t kv_head,
     if (t <= position - window) continue;
     const double bias = mask_bias(call.mask, call.batch_row, head, j, t);
     if (bias == kHidden) continue;
-    s = double{call.params.scale} *
+    s = double{scale_of(call.params, call.queries.dim(2))} *
         dot(call.queries, call.queries.at(j, head), call.keys, call.keys.at(t, kv_head));
     const double softcap = call.params.softcap;
     if (softcap > 0) s = softcap * std::tanh(s / softcap);

@@ -246,10 +246,13 @@ Result<CacheSet> ModelRunner::make_caches(const ModelCacheOptions& model_options
   if (!bytes.ok()) return bytes.status();
   const int64_t available = available_memory_bytes();
   if (*bytes > available) {
+    const Result<int> most = model().largest_context(options, available);
+    if (!most.ok()) return most.status();
     return Status(StatusCode::out_of_memory,
                   "a cache for " + std::to_string(options.max_tokens) + " tokens takes " +
                       std::to_string(*bytes) + " bytes and " + std::to_string(available) +
-                      " are available; ask for a shorter context or a smaller KV format");
+                      " are available; ask for a context of " + std::to_string(*most) +
+                      " tokens at most, or a smaller KV format");
   }
   return CacheSet::create(*caches, backend());
 }

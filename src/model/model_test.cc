@@ -189,6 +189,31 @@ TEST(Model, KeepsAChatTemplateThatItCannotRenderAsAnError) {
   EXPECT_THAT(model->chat_template().status().message(), HasSubstr("macro"));
 }
 
+TEST(LargestContext, IsTheMostWholeBlocksThatFit) {
+  test::TinyModel tiny({.head_dim = 32, .rope_dim = 32});
+  const std::shared_ptr<const Model> model = tiny.load().value();
+  for (const KvFormat& format : {KvFormat{}, KvFormat{KvCode::q8, KvCode::q8}}) {
+    ModelCacheOptions options;
+    options.format = format;
+    options.block_size = 32;
+    options.max_tokens = 100000;
+    const int64_t all = model->cache_bytes(options).value();
+    EXPECT_EQ(model->largest_context(options, all).value(), 100000);
+    EXPECT_EQ(model->largest_context(options, INT64_MAX).value(), 100000);
+    for (const int64_t bytes : {all - 1, all / 2, all / 50}) {
+      const int most = model->largest_context(options, bytes).value();
+      ASSERT_GT(most, 0);
+      EXPECT_EQ(most % 32, 0);
+      options.max_tokens = most;
+      EXPECT_LE(model->cache_bytes(options).value(), bytes);
+      options.max_tokens = most + 1;
+      EXPECT_GT(model->cache_bytes(options).value(), bytes);
+      options.max_tokens = 100000;
+    }
+    EXPECT_EQ(model->largest_context(options, 0).value(), 0);
+  }
+}
+
 TEST(CacheBytes, BoundWhatFullCachesCommit) {
   test::TinyModel tiny({.num_layers = 3, .head_dim = 32, .rope_dim = 32});
   const std::shared_ptr<const Model> model = tiny.load().value();

@@ -232,7 +232,13 @@ void FuzzedCall::build_params(ByteReader& bytes) {
     params.sinks = sinks_;
     for (const float sink : sinks_) is_tame_ &= std::fabs(sink) < 1e3f;
   }
-  is_tame_ &= std::fabs(params.scale) <= 1.0f && (params.softcap == 0.0f || params.softcap > 1e-3f);
+  if (bytes.below(8) == 7) params.scale.reset();
+  if (bytes.below(8) == 7) {
+    for (Segment& segment : segments_) segment.view.window = params.window;
+    if (bytes.flag()) params.window.reset();
+  }
+  is_tame_ &= std::fabs(params.scale.value_or(1.0f)) <= 1.0f &&
+              (params.softcap == 0.0f || params.softcap > 1e-3f);
 }
 
 void FuzzedCall::list_numbers() {

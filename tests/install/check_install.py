@@ -110,6 +110,13 @@ def pkg_config_consumer(options):
     flags = pkg_config(folder, "--cflags", "--libs")
     run(options.compiler, "-std=c++20", HERE / "consumer" / "main.cc", "-o", work / "consumer", *flags)
     check_works(work / "consumer", LD_LIBRARY_PATH=str(folder))
+    expect(pkg_config(folder, "--variable=cxx_standard") == ["20"], "pkg-config names no C++ standard")
+    older = subprocess.run(
+        [options.compiler, "-std=c++17", "-fsyntax-only", HERE / "consumer" / "main.cc", *flags],
+        capture_output=True, text=True, check=False,
+    )
+    expect("error: #error" in older.stderr and "compile with -std=c++20" in older.stderr,
+           f"C++17 is not refused by name:\n{older.stderr}")
 
 
 def headers_alone(options):

@@ -2,8 +2,8 @@
 //
 // For query row j of sequence b with q_len queries, the newest key of the sequence sits at position
 // n - 1, n = the largest first_pos + kv_len over the segments, and the query at p = n - q_len + j.
-// It sees the keys t that a segment serves with t <= p (if causal) and t > p - window (if set;
-// window 0 sees nothing). Over the visible keys
+// It sees the keys t that a segment serves with t <= p (if causal) and t > p - window
+// (window_of(call), if set; window 0 sees nothing). Over the visible keys
 //   s_t = scale * (q . k_t),  then s_t = softcap * tanh(s_t / softcap) if softcap > 0,
 //   out = sum_t exp(s_t - lse) v_t,  lse = log(sum_t exp(s_t) + exp(sink)).
 // Query head h reads KV head h / (num_heads / num_kv_heads). A row that sees nothing gives zeros,
@@ -23,11 +23,13 @@
 namespace kvik {
 
 struct AttentionParams {
-  float scale = 1.0f;
+  std::optional<float> scale = std::nullopt;  // none: 1 / sqrt(head_dim_k), see scale_of()
   bool causal = true;
-  std::optional<int> window = std::nullopt;  // tokens, the query's own among them
-  float softcap = 0.0f;                      // 0: none
-  std::span<const float> sinks = {};         // one logit per query head, or empty
+  // Tokens, the query's own among them. Views of a cache with a window carry it (KvView::window),
+  // and it counts without being said here; what is said here is then no wider.
+  std::optional<int> window = std::nullopt;
+  float softcap = 0.0f;               // 0: none
+  std::span<const float> sinks = {};  // one logit per query head, or empty
 };
 
 // Rows of one storage that serve the positions [begin, end) of every sequence; with `newest` = n
@@ -60,8 +62,11 @@ struct AttentionCall {
 
 // Ok, or invalid_argument naming the argument that is wrong: ranks, shapes, strides, dtypes, head
 // counts that do not divide, head dims that a format does not take, block tables too short for
-// kv_len, page ids outside the pool, null pointers, products beyond 64 bits. unsupported for a
-// device that is not the CPU, and packed rows outside tiles.
+// kv_len, page ids outside the pool, null pointers, products beyond 64 bits, an output that shares
+// memory with an input or another output, windows that contradict each other. For views of a cache
+// also: a step that has ended, rows that it has not written, other block tables than its own, and
+// queries whose window reaches below the rows that are held. unsupported for a device that is not
+// the CPU, and packed rows outside tiles.
 KVIK_API Status check(const AttentionCall& call);
 
 // A view of plain row-major arrays k [num_rows, num_kv_heads, head_dim_k] and v [.., ..,
@@ -79,6 +84,12 @@ struct PositionRange {
   int64_t end = 0;
   bool empty() const { return begin >= end; }
 };
+
+// The factor of the scores: that of the params, or 1 / sqrt(head_dim_k) (1 for head_dim_k 0).
+KVIK_API float scale_of(const AttentionParams& params, int64_t head_dim_k);
+
+// The window of a call: the narrowest of its views and its params.
+KVIK_API std::optional<int> window_of(const AttentionCall& call);
 
 // n of the head comment: one past the newest position of sequence seq. Requires: a checked call.
 KVIK_API int64_t sequence_end(const AttentionCall& call, int seq);

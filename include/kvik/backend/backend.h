@@ -31,9 +31,9 @@ class KVIK_API Backend {
 
   // Stores k [num_tokens, num_kv_heads, head_dim_k] and v [.., .., head_dim_v], last stride 1, of
   // any dtype: token i goes to slot slots[i] = page * block_size + offset in the page, at position
-  // positions[i]. Only those slots are touched; each row is encoded by itself. Returns the index of
-  // the first token that the format refuses (its slot then holds no valid row), if any. Requires:
-  // shapes fit the view, slots lie in its pages.
+  // positions[i]. Only those slots are touched; each row is encoded by itself, a row that the
+  // format refuses as zeros. Returns the index of the first token with such a row, if any.
+  // Requires: shapes fit the view, slots lie in its pages.
   virtual std::optional<int64_t> encode(const MutableKvView& view, const ConstTensorView& k,
                                         const ConstTensorView& v, std::span<const int64_t> slots,
                                         std::span<const int32_t> positions) = 0;

@@ -65,7 +65,7 @@ struct CacheStats {
 //   AppendRequest request{&s, 1};
 //   Result<AppendPlan> plan = cache.reserve({&request, 1});  // growth and copy-on-write
 //   for each layer:
-//     cache.write(*plan, layer, k, v);  // rows become readable in view()
+//     cache.write(*plan, layer, k, v);  // new rows become readable in view()
 //     attend(backend, {... {cache.view(*plan, layer)} ...});
 //   Status status = cache.commit(std::move(*plan));  // lengths grow here
 //
@@ -99,8 +99,10 @@ class KVIK_API PagedCache {
   void write_codes(AppendPlan& plan, int layer, std::span<const std::byte> k,
                    std::span<const std::byte> v);
 
-  // The layer's rows, new ones included, for an attention call. Valid while the plan lives.
-  // Requires: layer in range.
+  // The layer's rows, new ones included, for an attention call, with the cache's window. Readable
+  // while the plan is open and once the layer is written; kvik::attend refuses the view otherwise,
+  // and a view changed so that it shows other rows than those of the plan's sequences. Requires:
+  // layer in range.
   KvView view(const AppendPlan& plan, int layer) const;
 
   // Ends the step: the sequences now hold the new tokens. Errors, lengths unchanged and the pages

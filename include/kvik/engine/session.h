@@ -43,7 +43,9 @@ struct SessionOptions {
 struct GenerateParams {
   SamplerParams sampler = {.temperature = 0.0F};
   std::optional<int> max_tokens = std::nullopt;  // none: until something else stops it
-  std::vector<std::string> stop = {};            // none of them empty
+  // Texts to stop before, none of them empty; one that spells a control token out stops there, also
+  // where the token itself is not shown.
+  std::vector<std::string> stop = {};
   bool ignore_end_tokens = false;
   bool skip_special = true;  // control tokens give no text
 };

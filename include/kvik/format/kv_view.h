@@ -4,11 +4,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <type_traits>
 
 #include "kvik/core/export.h"
 #include "kvik/format/kv_format.h"
+#include "kvik/format/step_rows.h"
 #include "kvik/format/tile.h"
 
 namespace kvik {
@@ -70,14 +72,18 @@ struct BasicKvView {
   std::span<const int32_t> first_pos;           // num_seqs, multiples of 16 in the tile layout
   std::span<const int32_t> kv_len;              // num_seqs
   const KeyTransform* key_transform = nullptr;  // needed where is_rotated(format.k)
+  // The window of the layer, in tokens: a query at p sees no key below p - window + 1, and rows
+  // that no query will see may be gone. An attention call takes it from here.
+  std::optional<int> window = std::nullopt;
+  StepRef step = {};  // set in the views that a cache hands out
 
   int num_seqs() const { return static_cast<int>(kv_len.size()); }
 
   operator BasicKvView<const std::byte>() const  // NOLINT: widening is implicit, as for T*
       requires(!std::is_const_v<Byte>) {
-    return {k,          v,          format,    layout,       num_kv_heads, head_dim_k,
-            head_dim_v, block_size, num_pages, k_stride,     v_stride,     page_indptr,
-            page_ids,   first_pos,  kv_len,    key_transform};
+    return {k,          v,          format,    layout,        num_kv_heads, head_dim_k,
+            head_dim_v, block_size, num_pages, k_stride,      v_stride,     page_indptr,
+            page_ids,   first_pos,  kv_len,    key_transform, window,       step};
   }
 };
 

@@ -38,7 +38,7 @@ struct AttentionMask {
 struct PagedAttentionCall {
   ConstTensorView queries;  // [B, H, q_len, head_dim_k], last stride 1; H a multiple of H_kv
   TensorView out;           // [B, H, q_len, head_dim_v], last stride 1; written
-  float scale = 1.0f;
+  std::optional<float> scale = std::nullopt;  // none: 1 / sqrt(head_dim_k)
   AttentionMask mask = {};
   // A query at position p sees keys t > p - sliding_window only; with every kind of mask but full.
   std::optional<int64_t> sliding_window = std::nullopt;

@@ -130,6 +130,9 @@ class KVIK_API Model {
   // The most memory that those caches commit, exact rows included, however they are filled. Errors:
   // as cache_options; invalid_argument when they exceed 2^63.
   Result<int64_t> cache_bytes(const ModelCacheOptions& options) const;
+  // The most tokens, options.max_tokens at most, whose caches take no more than `bytes`; 0: not
+  // even one block fits. Errors: as cache_bytes.
+  Result<int> largest_context(const ModelCacheOptions& options, int64_t bytes) const;
 
  private:
   friend class ModelRunner;

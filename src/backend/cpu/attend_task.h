@@ -70,6 +70,7 @@ struct AttendScratch {
   // 4 tiles: row-major sources are packed into these, packed formats unpacked.
   std::byte* step_k = nullptr;
   std::byte* step_v = nullptr;
+  float scale = 1.0f;          // of the scores
   bool uses_integers = false;  // for the packed codes that have them
   int64_t query_stride = 0;
   int64_t value_stride = 0;

@@ -330,7 +330,7 @@ inline void softmax_row(const Context& c, int row, TokenRange range, float* scor
   AttendScratch& scratch = *c.scratch;
   const AttentionParams& params = c.call->params;
   const Vec added = vset(scratch.added[row]);
-  const Vec scale = vset(params.scale);
+  const Vec scale = vset(scratch.scale);
   Vec s[kTilesPerStep];
   for (int t = 0; t < kTilesPerStep; ++t) {
     const int lo = range.lo - t * kTileTokens;

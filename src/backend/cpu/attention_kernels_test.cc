@@ -200,7 +200,7 @@ struct Handmade {
   KvShape shape{1, 4, 4};
   SequenceRows rows;
   Queries queries{1, 4};
-  AttentionParams params;
+  AttentionParams params{.scale = 1.0f};
 
   Outputs run(CpuIsa isa, KvFormat format = {KvCode::f32, KvCode::f32}) const {
     TiledOptions options;

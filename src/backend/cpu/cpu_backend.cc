@@ -66,6 +66,7 @@ cpu::AttendScratch carve(AlignedArray& memory, const AttentionCall& call) {
     }
   }
   cpu::AttendScratch s;
+  s.scale = scale_of(call.params, call.q.dim(2));
   s.query_stride = round_up(std::max<int64_t>(call.q.shape[2], 1), kTileLanes);
   s.value_stride = padded_dim_v(call.segments[0].view.head_dim_v);
   const int64_t query_floats = kMaxTaskRows * s.query_stride;
@@ -152,6 +153,8 @@ class CpuBackend final : public Backend {
   std::vector<cpu::AttendScratch> scratch_;
 };
 
+alignas(float) constexpr std::byte kZeroRow[kMaxHeadDim * sizeof(float)] = {};
+
 // What a view stores of a key: its own elements, or what its transform makes of them.
 class StoredKey {
  public:
@@ -170,17 +173,23 @@ class StoredKey {
                         DType::f32, view_.head_dim_k);
   }
 
+  void encode_zeros(std::byte* tile, int slot) const {
+    encode_k_row(view_.format.k, tile, slot, kZeroRow, DType::f32, view_.head_dim_k);
+  }
+
  private:
   const MutableKvView& view_;
   float row_[kMaxHeadDim];
 };
 
 // Encodes the rows whose tile is this share's; the index of the first token that is refused, or
-// slots.size(). Shares are tiles, since two tokens of one may share a word.
+// slots.size(). Shares are tiles, since two tokens of one may share a word. A refused row becomes
+// zeros, so that its slot shows nobody what lay there before.
 int64_t encode_share(const MutableKvView& view, const ConstTensorView& k, const ConstTensorView& v,
                      std::span<const int64_t> slots, std::span<const int32_t> positions, int share,
                      int num_shares) {
   StoredKey stored(view);
+  auto refused = static_cast<int64_t>(slots.size());
   for (size_t i = 0; i < slots.size(); ++i) {
     const int64_t page = slots[i] / view.block_size;
     const int64_t tile = slots[i] % view.block_size / kTileTokens;
@@ -188,14 +197,19 @@ int64_t encode_share(const MutableKvView& view, const ConstTensorView& k, const 
     const auto token = static_cast<int64_t>(i);
     for (int head = 0; head < view.num_kv_heads; ++head) {
       if ((slots[i] / kTileTokens * view.num_kv_heads + head) % num_shares != share) continue;
-      const bool k_fits = stored.encode(k_tile(view, page, tile, head), slot, k.at(token, head),
-                                        k.dtype, head, positions[i]);
-      const bool v_fits = encode_v_row(view.format.v, v_tile(view, page, tile, head), slot,
-                                       v.at(token, head), v.dtype, view.head_dim_v);
-      if (!k_fits || !v_fits) return token;
+      std::byte* const key = k_tile(view, page, tile, head);
+      std::byte* const value = v_tile(view, page, tile, head);
+      if (!stored.encode(key, slot, k.at(token, head), k.dtype, head, positions[i])) {
+        stored.encode_zeros(key, slot);
+        refused = std::min(refused, token);
+      }
+      if (!encode_v_row(view.format.v, value, slot, v.at(token, head), v.dtype, view.head_dim_v)) {
+        encode_v_row(view.format.v, value, slot, kZeroRow, DType::f32, view.head_dim_v);
+        refused = std::min(refused, token);
+      }
     }
   }
-  return static_cast<int64_t>(slots.size());
+  return refused;
 }
 
 std::optional<int64_t> CpuBackend::encode(const MutableKvView& view, const ConstTensorView& k,
