@@ -10,8 +10,8 @@ import numpy as np
 class BFloat16Array:
     """An array of bfloat16 over memory of kvik.
 
-    Other libraries take it without a copy by DLPack (``torch.from_dlpack(a)``, ``mx.array(a)``);
-    NumPy gets it as float32 (``numpy.asarray(a)``, a copy), as bits (``a.bits``, no copy), or as
+    Other libraries take it by DLPack (``torch.from_dlpack(a)``, ``mx.array(a)``), a read-only one as
+    a copy; NumPy gets it as float32 (``numpy.asarray(a)``, a copy), as bits (``a.bits``, no copy), or as
     ``ml_dtypes.bfloat16`` where that package is installed (``a.ml_dtypes()``, no copy).
     """
 
@@ -83,10 +83,15 @@ class BFloat16Array:
         values = self.numpy()
         return values if dtype is None else values.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+        """The memory itself, or a copy where it is read-only: some libraries write whatever they are
+        given. copy=False asks for the memory itself, said to be read-only."""
         from kvik import _core
 
-        return _core._bfloat16_dlpack(self._bits).__dlpack__(**options)
+        bits = np.asarray(self._bits)
+        if copy or (copy is None and not bits.flags.writeable):
+            bits = bits.copy()
+        return _core._bfloat16_dlpack(bits).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)

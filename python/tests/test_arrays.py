@@ -164,7 +164,7 @@ def test_out_must_fit():
     ("keys", "error", "match"),
     [
         ([[1.0]], TypeError, "keys must be an array"),
-        (None, TypeError, "arguments"),
+        (None, TypeError, "keys must be an array"),
         (np.zeros((1, 2, 3, 8), np.float64), ValueError, "keys has dtype float64"),
         (np.zeros((1, 2, 3, 8), np.int32), ValueError, "keys has dtype int32"),
         (np.zeros((2, 3, 8), np.float32), ValueError, "keys has 3 dimensions; it needs 4"),
