@@ -205,7 +205,9 @@ void take_shape(const Imported& array, View& view) {
   int64_t step = 1;
   for (size_t d = array.ndim(); d-- > 0;) {
     view.shape[d] = static_cast<int64_t>(array.shape(d));
-    view.stride[d] = array.stride_ptr() == nullptr ? step : array.stride(d);
+    // A stride that is never taken says nothing: it may be 0 or negative.
+    const bool is_taken = array.stride_ptr() != nullptr && view.shape[d] > 1;
+    view.stride[d] = is_taken ? array.stride(d) : step;
     step *= view.shape[d];
   }
 }

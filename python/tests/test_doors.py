@@ -556,7 +556,7 @@ def test_a_missing_argument_and_one_given_twice_are_named():
         ("meta_state", "256", TypeError, "meta_state is a tuple"),
         ("meta_state", ("a", "b", "c"), ValueError, "whole number|\"a\""),
         ("meta_state", (2**80, "5", "eval_only"), ValueError, "1208925819614629174706176"),
-        ("meta_state", ("4", "-1", "eval_only"), ValueError, "-1|blocks of 4"),
+        ("meta_state", ("4", "-1", "eval_only"), ValueError, "-1|blocks of 4|eval_only"),
     ],
     ids=str,
 )
