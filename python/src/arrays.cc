@@ -245,6 +245,11 @@ InputArray import_array(nb::handle object, const char* name, int rank) {
 }
 
 WritableArray import_writable(nb::handle object, const char* name, int rank) {
+  // JAX's arrays never change, but their capsules do not say so.
+  const std::string type = nb::type_name(object.type()).c_str();
+  if (type.rfind("jax", 0) == 0) {
+    throw nb::value_error((std::string(name) + " is read-only: an array of JAX").c_str());
+  }
   const Found<AnyWritable> found = find_array<AnyWritable>(object, name);
   WritableArray array;
   array.view = view_of<TensorView>(found, name, rank);

@@ -303,7 +303,11 @@ DOORS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
         {"queries": good(), "keys": good(), "values": good()},
         ATTEND | ROWS | {"window": "int?"},
     ),
-    "encode": (kvik.encode, {"rows": good(), "format": "q8"}, {"rows": "any rank", "format": "text"}),
+    "encode": (
+        kvik.encode,
+        {"rows": good(), "format": "q8"},
+        {"rows": "any rank", "format": "text"},
+    ),
     "decode": (
         kvik.decode,
         {"packed": kvik.encode(good(), "q8"), "format": "q8", "head_dim": 8},
@@ -404,8 +408,12 @@ DOORS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "configure": (kvik.configure_tail_owned_attention_kv_cache, {"cache": []}, {"cache": "list"}),
     "stats": (kvik.tail_owned_attention_kv_stats, {"cache": []}, {"cache": "list"}),
 }
-for each in ("tail", "block", "paged"):
-    make = getattr(kvik, {"tail": "TailOwned", "block": "BlockOwned", "paged": "Paged"}[each] + "KVCache")
+METHODS = {
+    "tail": kvik.TailOwnedKVCache,
+    "block": kvik.BlockOwnedKVCache,
+    "paged": kvik.PagedKVCache,
+}
+for each, make in METHODS.items():
     DOORS[f"{each} trim"] = (on(each, "trim"), {"n": 0}, {"n": "int"})
     DOORS[f"{each} make_mask"] = (on(each, "make_mask"), {"N": 2}, MAKE_MASK)
     DOORS[f"{each} of an entry"] = (
@@ -492,13 +500,6 @@ def test_an_unknown_keyword_and_one_argument_too_many_are_refused(door):
         function(**right, nonsense=1)
 
 
-METHODS = {
-    "tail": kvik.TailOwnedKVCache,
-    "block": kvik.BlockOwnedKVCache,
-    "paged": kvik.PagedKVCache,
-}
-
-
 @pytest.mark.parametrize("kind", METHODS)
 def test_no_method_tells_of_nanobind(kind):
     """Whatever is called with too many arguments, or by an unknown name, says so in a line."""
@@ -554,7 +555,7 @@ def test_a_missing_argument_and_one_given_twice_are_named():
         ("values", good().astype(complex), ValueError, "values has dtype complex128"),
         ("meta_state", 5, TypeError, "meta_state is a tuple"),
         ("meta_state", "256", TypeError, "meta_state is a tuple"),
-        ("meta_state", ("a", "b", "c"), ValueError, "whole number|\"a\""),
+        ("meta_state", ("a", "b", "c"), ValueError, 'whole number|"a"'),
         ("meta_state", (2**80, "5", "eval_only"), ValueError, "1208925819614629174706176"),
         ("meta_state", ("4", "-1", "eval_only"), ValueError, "-1|blocks of 4|eval_only"),
     ],
@@ -628,6 +629,17 @@ def test_an_array_of_bfloat16_can_be_written_to():
     out.bits.flags.writeable = False
     with pytest.raises(ValueError, match="out is read-only"):
         kvik.attend(good(), k, v, out=out)
+
+
+def test_an_array_of_jax_is_not_written_to():
+    class ArrayImpl(Exotic):
+        pass
+
+    ArrayImpl.__module__ = "jaxlib._jax"
+    k, v = make_rows(5)
+    assert kvik.attend(good(), k, v, out=Exotic(2, 32)) is not None
+    with pytest.raises(ValueError, match="out is read-only: an array of JAX"):
+        kvik.attend(good(), k, v, out=ArrayImpl(2, 32))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ LAYOUTS = {
 @pytest.mark.parametrize("mask", [None, "causal", "array"])
 def test_attend_writes_over_its_inputs_as_if_they_were_apart(layout, name, mask):
     for length in LENGTHS:
-        arrays = {n: some(1, 4, length, 32, seed=i) for i, n in enumerate(("queries", "keys", "values"))}
+        names = ("queries", "keys", "values")
+        arrays = {n: some(1, 4, length, 32, seed=i) for i, n in enumerate(names)}
         how = np.tri(length, dtype=bool) if mask == "array" else mask
         given, out = LAYOUTS[layout](some(1, 5, length + 1, 32, seed=9))
         arrays[name] = given

@@ -33,6 +33,7 @@ def merge(caches, form):
     """mlx-lm's BatchKVCache of caches that hold rows as `form` says."""
     from mlx_lm.models.cache import BatchKVCache
 
+    batch = BatchKVCache.merge(caches)
     hand_over(
         [cache for cache in caches if hasattr(cache, "_handed_over")],
         "merge",
@@ -40,7 +41,7 @@ def merge(caches, form):
         "Kvik's storage and attention are not used there. Generate one sequence at a time to keep "
         "them",
     )
-    return BatchKVCache.merge(caches)
+    return batch
 
 
 def to_quantized(cache, form, keys, values, group_size, bits):
@@ -48,6 +49,12 @@ def to_quantized(cache, form, keys, values, group_size, bits):
     import mlx.core as mx
     from mlx_lm.models.cache import QuantizedKVCache
 
+    quantized = QuantizedKVCache(group_size=group_size, bits=bits)
+    quantized.offset = cache.offset
+    if keys is not None and cache.offset > 0:
+        quantized.keys, quantized.values = (
+            mx.quantize(rows, group_size=group_size, bits=bits) for rows in (keys, values)
+        )
     hand_over(
         [cache],
         "to_quantized",
@@ -55,10 +62,4 @@ def to_quantized(cache, form, keys, values, group_size, bits):
         "storage and attention are not used there. Leave kv_bits out, and for low bits of Kvik's "
         'install(cache, kv_quant_config="q4")',
     )
-    quantized = QuantizedKVCache(group_size=group_size, bits=bits)
-    quantized.offset = cache.offset
-    if keys is not None and cache.offset > 0:
-        quantized.keys, quantized.values = (
-            mx.quantize(rows, group_size=group_size, bits=bits) for rows in (keys, values)
-        )
     return quantized

@@ -35,9 +35,7 @@ def check_pair(keys, values):
 def rows_of(entry):
     """(keys, values, offset) of another cache. Raises TypeError for what is none."""
     if not all(hasattr(entry, name) for name in ("keys", "values", "offset")):
-        raise TypeError(
-            f"a cache needs keys, values and offset; {type(entry).__name__} lacks them"
-        )
+        raise TypeError(f"a cache needs keys, values and offset; {type(entry).__name__} lacks them")
     return entry.keys, entry.values, whole(entry.offset, "the offset of the entry")
 
 

@@ -563,9 +563,7 @@ class PagedKVCache:
 
     def to_quantized(self, group_size=64, bits=4):
         """mlx-lm's QuantizedKVCache of these rows; counted and told as merge."""
-        return handover.to_quantized(
-            self, self._form(), *self.keys_and_values(), group_size, bits
-        )
+        return handover.to_quantized(self, self._form(), *self.keys_and_values(), group_size, bits)
 
     # kvik
 

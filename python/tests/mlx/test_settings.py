@@ -106,7 +106,8 @@ def test_owned_and_default_caches_come_back_as_they_were(tmp_path, make, save):
     loaded = reloaded(tmp_path, cache, save)
     assert loaded.meta_state == cache.meta_state and loaded.offset == 7
     assert same(loaded.values, rows[:, :, :7])
-    assert len(cache.state) == (2 if make in (TailOwnedKVCache, BlockOwnedKVCache, PagedKVCache) else 3)
+    is_default = make in (TailOwnedKVCache, BlockOwnedKVCache, PagedKVCache)
+    assert len(cache.state) == (2 if is_default else 3)
     loaded.update_and_fetch(rows, rows)
     assert loaded.offset == 17 and loaded.capacity % loaded.step == 0
 
@@ -235,7 +236,8 @@ def test_codes_and_pages_that_are_imported_are_there():
     again.import_codes(cache.export_codes())
     assert same(again.keys, cache.keys) and again.offset == 9
     held = again.keys_and_values()
-    again.import_codes({**cache.export_codes(), "keys": np.zeros_like(cache.export_codes()["keys"])})
+    codes = cache.export_codes()
+    again.import_codes({**codes, "keys": np.zeros_like(codes["keys"])})
     assert same(held[0], cache.keys)
 
 
@@ -270,7 +272,7 @@ import kvik, kvik.mlx as kmlx
 from mlx_lm.generate import BatchGenerator, generate_step
 from mlx_lm.models.llama import Model, ModelArgs
 
-model = Model(ModelArgs("llama", 64, 2, 128, 4, 1e-5, 100, num_key_value_heads=2))
+model = Model(ModelArgs("llama", 128, 2, 128, 4, 1e-5, 100, num_key_value_heads=2))
 model.make_cache = lambda: [kmlx.PagedKVCache(kv_quant_config="q8") for _ in model.layers]
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
