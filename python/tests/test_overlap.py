@@ -1,4 +1,4 @@
-"""Outputs that share memory with inputs, empty calls, and views that other libraries could write."""
+"""Outputs over inputs, empty calls, and views that other libraries could write."""
 
 from __future__ import annotations
 

@@ -150,7 +150,12 @@ class PagedKVCache:
 
     @classmethod
     def from_cache(cls, entry, **options):
-        """A cache with a copy of the rows of another one with keys, values and offset."""
+        """A cache with a copy of the rows of another one with keys, values and offset; of a
+        PagedKVCache that stores them in the same low bits, exactly."""
+        if isinstance(entry, PagedKVCache):
+            cache = cls._of(kvik.PagedKVCache.from_cache(entry._core, **options))
+            cache._replaced()
+            return cache
         cache = cls(**options)
         keys, values, offset = rows_of(entry)
         if keys is not None and offset > 0:
@@ -360,8 +365,8 @@ class PagedKVCache:
         not the defaults a third array holds them, and low-bit rows are their codes, exactly as they
         are stored (`keys` and `values` decode): mlx-lm's files keep the state and nothing else.
 
-        Setting replaces all rows by a copy, and takes the options where the state has them; mlx-lm's
-        ``(keys, values, offset)`` is taken too.
+        Setting replaces all rows by a copy, and takes the options where the state has them;
+        mlx-lm's ``(keys, values, offset)`` is taken too.
         """
         keywords = self._core._keywords
         if not self._is_low_bit(keywords):

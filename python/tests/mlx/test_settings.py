@@ -241,6 +241,16 @@ def test_codes_and_pages_that_are_imported_are_there():
     assert same(held[0], cache.keys)
 
 
+@pytest.mark.parametrize("options", LOW_BIT.values(), ids=LOW_BIT)
+def test_from_cache_of_one_format_keeps_the_codes(options):
+    cache, rows = PagedKVCache(**options), random_rows(30, dim=64)
+    cache.update_and_fetch(rows, rows)
+    other = PagedKVCache.from_cache(cache, **options)
+    codes, wanted = other.export_codes(), cache.export_codes()
+    assert all(np.array_equal(codes[half], wanted[half]) for half in ("keys", "values"))
+    assert same(other.keys, cache.keys) and np.array_equal(attend(other), attend(cache))
+
+
 # mlx-lm's own caches in the place of ours
 
 
