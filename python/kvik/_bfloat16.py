@@ -27,7 +27,8 @@ class BFloat16Array:
 
     Other libraries take it by DLPack (``torch.from_dlpack(a)``, ``mx.array(a)``), a read-only one
     as a copy; NumPy gets it as float32 (``numpy.asarray(a)``, a copy), as bits (``a.bits``, no
-    copy), or as ``ml_dtypes.bfloat16`` where that package is installed (``a.ml_dtypes()``, no copy).
+    copy), or as ``ml_dtypes.bfloat16`` where that package is installed (``a.ml_dtypes()``, no
+    copy).
     """
 
     __slots__ = ("_bits", "__weakref__")
@@ -45,7 +46,7 @@ class BFloat16Array:
             raise ValueError("values is a masked array, whose mask would be lost; give .filled()")
         array = np.asarray(values)
         if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-            raise ValueError(f"values has dtype {array.dtype}; use floats or ints of up to 64 bits")
+            raise ValueError(f"values has dtype {array.dtype}; use floats or ints of 64 bits")
         floats = _round_to_odd(array)
         words = floats.view(np.uint32).astype(np.uint64)
         rounded = ((words + 0x7FFF + ((words >> 16) & 1)) >> 16).astype(np.uint16)

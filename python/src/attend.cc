@@ -152,6 +152,8 @@ nb::object attend_plain(const Process& process, const CallArguments& arguments,
                : attend_arrays(*process.backend, call, keys.view, values.view);
   };
   check(run());
+  const bool is_empty = call.out.dim(0) * call.out.dim(2) * call.out.dim(3) == 0;
+  if (is_empty || keys.view.dim(2) == 0) check_mask_and_sinks(call, keys.view.dim(2));
   return bound.result();
 }
 

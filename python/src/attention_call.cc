@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <array>
 #include <cmath>
 
 #include "arguments.h"
@@ -39,6 +40,33 @@ std::vector<float> import_sinks(nb::handle sinks) {
     logits.push_back(load_float(dtype, array.view.data + i * step));
   }
   return logits;
+}
+
+void check_mask_and_sinks(const PagedAttentionCall& call, int64_t num_keys) {
+  const ConstTensorView& q = call.queries;
+  if (!call.sinks.empty() && static_cast<int64_t>(call.sinks.size()) != q.dim(1)) {
+    throw nb::value_error(("sinks has " + std::to_string(call.sinks.size()) + " logits; " +
+                           std::to_string(q.dim(1)) + " query heads need one each")
+                              .c_str());
+  }
+  if (call.mask.kind != AttentionMask::Kind::array) return;
+  const MaskView& mask = call.mask.array;
+  const std::array<int64_t, 4> wanted = {q.dim(0), q.dim(1), q.dim(2), num_keys};
+  std::string have;
+  bool fits = true;
+  for (size_t d = 0, at = 4 - static_cast<size_t>(mask.rank); at < 4; ++d, ++at) {
+    have += (d == 0 ? "" : ", ") + std::to_string(mask.shape[d]);
+    const bool may_be_one = mask.rank == 4 && at < 3;
+    fits = fits && (mask.shape[d] == wanted[at] || (may_be_one && mask.shape[d] == 1));
+  }
+  if (!fits) {
+    throw nb::value_error(("mask is [" + have + "]; " + std::to_string(q.dim(2)) +
+                           " queries over " + std::to_string(num_keys) + " keys need [" +
+                           std::to_string(q.dim(2)) + ", " + std::to_string(num_keys) +
+                           "], behind batch rows and heads, or 1 of them, where there are 4 "
+                           "dimensions")
+                              .c_str());
+  }
 }
 
 BoundCall::BoundCall(const CallArguments& arguments, NoMask no_mask,

@@ -34,6 +34,10 @@ struct CallArguments {
 // Throws ValueError that lists the names for another one.
 PagedPhase phase_of(const std::string& name);
 
+// Throws ValueError for a mask or sinks that do not fit a call over num_keys keys: for calls that
+// have nothing to compute, and so come to no door below that looks.
+void check_mask_and_sinks(const PagedAttentionCall& call, int64_t num_keys);
+
 // A PagedAttentionCall with all that it borrows.
 class BoundCall {
  public:

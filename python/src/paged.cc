@@ -130,6 +130,7 @@ bool is_empty_call(PyPaged& held, const PagedAttentionCall& call) {
       refuse("queries and out differ in dimension " + std::to_string(d));
     }
   }
+  check_mask_and_sinks(call, locked(held, [](PagedKVCache& c) { return c.offset(); }));
   return true;
 }
 

@@ -152,6 +152,10 @@ def test_attend_over_nothing_gives_nothing_or_zeros(batch, q_len, kv_len, dk, dv
     assert out is None or got is out
     with pytest.raises(ValueError, match="heads"):
         kvik.attend(q[:, :7], k, v, mask=how)
+    with pytest.raises(ValueError, match="mask"):
+        kvik.attend(q, k, v, mask=np.ones((q_len, kv_len + 1), bool))
+    with pytest.raises(ValueError, match="sinks"):
+        kvik.attend(q, k, v, sinks=np.zeros(7, np.float32))
 
 
 @pytest.mark.parametrize("method", ["paged_attention", "attend"])
@@ -168,6 +172,8 @@ def test_a_paged_cache_attends_to_nothing(method, options):
     for wrong in (none[:1], none[:, :3], none[..., :7]):
         with pytest.raises(ValueError, match="batch rows|heads|head dims"):
             attend(wrong)
+    with pytest.raises(ValueError, match="mask"):
+        attend(none, mask=np.ones((0, 9), bool))
     cache.trim(10)
     assert attend(none).shape == (2, 4, 0, 8)
     assert cache.paged_stats()["paged_attention_bailouts_by_phase_reason"] == {}
