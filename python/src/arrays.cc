@@ -51,6 +51,10 @@ std::string text_of(nb::handle object) {
 
 constexpr const char* kRowDtypes = "float32, float16 or bfloat16";
 
+nb::handle dtype_object(const char* name) {
+  return nb::object(nb::module_::import_("numpy").attr("dtype")(name)).release();
+}
+
 // An array that nanobind can take, and what it cannot know of it.
 struct Source {
   nb::object array;
@@ -72,6 +76,10 @@ Source numpy_source(nb::handle object, const char* name, const char* wanted) {
     source.array = object.attr("view")(plain);
   }
   const nb::object dtype = source.array.attr("dtype");
+  // The usual ones are one object each.
+  static const nb::handle f32 = dtype_object("float32");
+  static const nb::handle f16 = dtype_object("float16");
+  if (dtype.is(f32) || dtype.is(f16)) return source;
   const std::string text = text_of(dtype);
   if (text == "bfloat16") {
     source.array = source.array.attr("view")("uint16");
