@@ -28,6 +28,7 @@ from kvik._core import (
     tail_owned_attention_kv_stats,
 )
 from kvik._formats import decode, encode
+from kvik._views import CacheView
 from kvik._warnings import FallbackWarning
 
 VllmMetalPagedKVCache = PagedKVCache
@@ -35,6 +36,7 @@ VllmMetalPagedKVCache = PagedKVCache
 __all__ = [
     "BFloat16Array",
     "BlockOwnedKVCache",
+    "CacheView",
     "CorruptError",
     "Error",
     "FallbackWarning",

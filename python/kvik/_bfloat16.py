@@ -7,12 +7,28 @@ from typing import Any
 import numpy as np
 
 
+def _round_to_odd(array: np.ndarray) -> np.ndarray:
+    """As float32, so that rounding that once more is as rounding once: what lies between two
+    floats becomes the one whose last bit is set."""
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 4:
+        return np.ascontiguousarray(array, dtype=np.float32)
+    exact = np.ascontiguousarray(array, dtype=np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        floats = exact.astype(np.float32)
+    words = floats.view(np.uint32)
+    back = floats.astype(np.float64)
+    words -= (np.abs(back) > np.abs(exact)).astype(np.uint32)
+    words |= ((back != exact) & ~np.isnan(exact)).astype(np.uint32)
+    return floats
+
+
 class BFloat16Array:
     """An array of bfloat16 over memory of kvik.
 
-    Other libraries take it without a copy by DLPack (``torch.from_dlpack(a)``, ``mx.array(a)``);
-    NumPy gets it as float32 (``numpy.asarray(a)``, a copy), as bits (``a.bits``, no copy), or as
-    ``ml_dtypes.bfloat16`` where that package is installed (``a.ml_dtypes()``, no copy).
+    Other libraries take it by DLPack (``torch.from_dlpack(a)``, ``mx.array(a)``), a read-only one
+    as a copy; NumPy gets it as float32 (``numpy.asarray(a)``, a copy), as bits (``a.bits``, no
+    copy), or as ``ml_dtypes.bfloat16`` where that package is installed (``a.ml_dtypes()``, no
+    copy).
     """
 
     __slots__ = ("_bits", "__weakref__")
@@ -25,8 +41,13 @@ class BFloat16Array:
 
     @classmethod
     def from_float32(cls, values: Any) -> BFloat16Array:
-        """Rounds floats to the nearest bfloat16, ties to even."""
-        floats = np.ascontiguousarray(values, dtype=np.float32)
+        """Rounds real numbers of at most 64 bits to the nearest bfloat16, ties to even."""
+        if isinstance(values, np.ma.MaskedArray):
+            raise ValueError("values is a masked array, whose mask would be lost; give .filled()")
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+            raise ValueError(f"values has dtype {array.dtype}; use floats or ints of 64 bits")
+        floats = _round_to_odd(array)
         words = floats.view(np.uint32).astype(np.uint64)
         rounded = ((words + 0x7FFF + ((words >> 16) & 1)) >> 16).astype(np.uint16)
         rounded[np.isnan(floats)] = 0x7FC0
@@ -83,10 +104,15 @@ class BFloat16Array:
         values = self.numpy()
         return values if dtype is None else values.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, *, copy: bool | None = None, **options: Any) -> Any:
+        """The memory itself, or a copy where it is read-only: some libraries write whatever they
+        are given. copy=False asks for the memory itself, said to be read-only."""
         from kvik import _core
 
-        return _core._bfloat16_dlpack(self._bits).__dlpack__(**options)
+        bits = np.asarray(self._bits)
+        if copy or (copy is None and not bits.flags.writeable):
+            bits = bits.copy()
+        return _core._bfloat16_dlpack(bits).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,9 @@ from kvik._types import Array, ArrayLike
 
 
 def _rows(array: Any) -> np.ndarray:
-    """As float32 [num_rows, head_dim], row-major."""
-    if not isinstance(array, np.ndarray):
-        bits = _core._bfloat16_bits(array)
-        array = np.from_dlpack(array) if bits is None else _widen(bits)
-    elif array.dtype.name == "bfloat16":
-        array = _widen(array.view(np.uint16))
-    if array.dtype not in (np.float32, np.float16):
-        raise ValueError(f"rows have dtype {array.dtype}; use float32, float16 or bfloat16")
-    return array
+    """As float32 or float16 [..., head_dim]."""
+    plain, is_bfloat16 = _core._plain_array(array, "rows")
+    return _widen(plain) if is_bfloat16 else plain
 
 
 def _widen(bits: np.ndarray) -> np.ndarray:
@@ -37,7 +32,8 @@ def encode(rows: ArrayLike, format: str) -> np.ndarray:
     if array.ndim < 1:
         raise ValueError("rows need at least one dimension, the head dim")
     head_dim = array.shape[-1]
-    flat = np.ascontiguousarray(array.reshape(-1, head_dim), dtype=np.float32)
+    flat = np.ascontiguousarray(array, dtype=np.float32)
+    flat = flat.reshape(math.prod(array.shape[:-1]), head_dim)
     packed = _core._encode(flat, format)
     return packed.reshape(*array.shape[:-1], packed.shape[-1])
 
@@ -49,12 +45,12 @@ def decode(packed: np.ndarray, format: str, head_dim: int, *, stored: bool = Fal
     (the same where the format is not rotated). Raises ValueError for an unknown format, a head_dim
     that it does not take, and rows of another number of bytes.
     """
-    array = np.asarray(packed)
-    if array.dtype != np.uint8 or array.ndim < 1:
-        raise ValueError("packed rows are an array of uint8 [..., row_bytes]")
-    flat = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
+    array = _core._plain_bytes(packed, "packed")
+    if array.ndim < 1:
+        raise ValueError("packed needs at least one dimension, the bytes of a row")
+    flat = array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
     rows = _core._decode(flat, format, head_dim, stored)
-    return rows.reshape(*array.shape[:-1], head_dim)
+    return rows.reshape(*array.shape[:-1], rows.shape[-1])
 
 
 __all__ = ["Array", "decode", "encode"]

@@ -43,11 +43,19 @@ struct WritableArray {
 };
 
 // Takes NumPy arrays and whatever has __dlpack__ or a buffer, of f32, f16 or bf16, in CPU memory.
-// Any strides; copies nothing. Throws TypeError for what is no array, ValueError for another dtype
-// or rank or a wrong device. `name` is that of the argument.
+// Any strides; copies nothing. Throws TypeError for what is no array, ValueError for another dtype,
+// byte order or rank, a masked array, or a wrong device. `name` is that of the argument.
 InputArray import_array(nanobind::handle array, const char* name, int rank);
 // The same for an array to be written. Throws ValueError also where it is read-only.
 WritableArray import_writable(nanobind::handle array, const char* name, int rank);
+
+// Bytes in rows without gaps: those of the array, or a copy. The rank is any where it is negative.
+using ByteArray = nanobind::ndarray<const uint8_t, nanobind::c_contig, nanobind::device::cpu>;
+ByteArray import_bytes(nanobind::handle array, const char* name, int rank);
+
+// What import_array takes, of any rank, as a NumPy array over the same memory and whether its
+// elements, of uint16, are the bits of bfloat16.
+nanobind::tuple plain_array(nanobind::handle array, const char* name);
 
 // The array of rank 4 with strides that attention takes (the last one 1, none negative or of a
 // broadcast): itself, or a row-major copy.
@@ -70,11 +78,25 @@ struct InputMask {
 };
 InputMask import_mask(nanobind::handle array);
 
-// An array over memory that `owner` holds; read-only unless `writable`.
+// What Python may do with memory of ours. read_only: a copy that nobody else sees. view: memory of
+// a cache, which goes out as a kvik.CacheView, so that no other library gets to write it.
+enum class Access : uint8_t { writable, read_only, view };
+
+// An array over memory that `owner` holds.
 Array export_array(const ConstTensorView& view, const std::shared_ptr<const void>& owner,
-                   Bf16Family family, bool writable = false);
+                   Bf16Family family, Access access);
 // (keys, values), or (None, None) for none.
-nanobind::tuple export_pair(const std::optional<KvArrays>& arrays, Bf16Family family);
+nanobind::tuple export_pair(const std::optional<KvArrays>& arrays, Bf16Family family,
+                            Access access);
+// Whether the bytes from the first to the last element of one meet those of the other.
+bool may_overlap(const ConstTensorView& a, const ConstTensorView& b);
+bool may_overlap(const ConstTensorView& a, const MaskView& mask);
+// Throws ValueError for an array to be written whose elements lie over each other, or that has a
+// negative stride.
+void check_rows_apart(const ConstTensorView& view, const char* name);
+// Requires: rank 4, equal shapes and dtypes; no overlap. Without Python.
+void copy_elements(const ConstTensorView& from, const TensorView& to);
+
 // None, "causal" or an array.
 nanobind::object export_mask(CausalMask mask);
 

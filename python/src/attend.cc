@@ -4,14 +4,12 @@
 #include <limits>
 #include <utility>
 
+#include "arguments.h"
 #include "attention_call.h"
 #include "caches.h"
 #include "errors.h"
 #include "kvik/attention/attention.h"
 #include "kvik/backend/backend.h"
-
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -30,12 +28,18 @@ View rows_by_token(const View& t, int64_t b) {
 
 Status check_arrays(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                     const TensorView& out) {
-  Result<KvArrayShape> shape = shape_of(k, v);
+  // No batch rows are as good as one; a cache would not take them.
+  const auto one_row = [](ConstTensorView t) {
+    if (t.dim(0) == 0) t.shape[0] = 1, t.shape[2] = 0;
+    return t;
+  };
+  const bool has_batch = k.dim(0) > 0 || v.dim(0) > 0;
+  Result<KvArrayShape> shape = has_batch ? shape_of(k, v) : shape_of(one_row(k), one_row(v));
   if (!shape.ok()) return shape.status();
   const auto num = [](int64_t x) { return std::to_string(x); };
-  if (q.dim(0) != shape->batch) {
+  if (q.dim(0) != k.dim(0)) {
     return invalid_argument("queries have " + num(q.dim(0)) + " batch rows; keys have " +
-                            num(shape->batch));
+                            num(k.dim(0)));
   }
   if (q.dim(1) < 1 || q.dim(1) % shape->num_kv_heads != 0) {
     return invalid_argument("queries have " + num(q.dim(1)) + " heads; a multiple of the " +
@@ -114,10 +118,12 @@ Status attend_masked(const Process& process, const PagedAttentionCall& call,
 }
 
 nb::object attend_plain(const Process& process, const CallArguments& arguments,
-                        const ArrayLike& key_array, const ArrayLike& value_array) {
+                        nb::handle key_array, nb::handle value_array) {
   const InputArray keys = for_attention(import_array(key_array, "keys", 4));
   const InputArray values = for_attention(import_array(value_array, "values", 4));
-  const BoundCall bound(arguments, NoMask::full, values.view.dim(3));
+  BoundCall bound(arguments, NoMask::full, values.view.dim(3));
+  bound.reads(keys.view);
+  bound.reads(values.view);
   const PagedAttentionCall& call = bound.call();
   if (call.sliding_window && *call.sliding_window < 0) {
     throw nb::value_error("window counts keys; it must not be negative");
@@ -133,6 +139,8 @@ nb::object attend_plain(const Process& process, const CallArguments& arguments,
         !status.ok()) {
       return status;
     }
+    const ConstTensorView out = call.out;
+    if (out.dim(0) == 0 || out.dim(2) == 0 || out.dim(3) == 0) return {};
     if (keys.view.dim(2) == 0) {
       clear(call.out);
       return {};
@@ -144,31 +152,27 @@ nb::object attend_plain(const Process& process, const CallArguments& arguments,
                : attend_arrays(*process.backend, call, keys.view, values.view);
   };
   check(run());
+  const bool is_empty = call.out.dim(0) * call.out.dim(2) * call.out.dim(3) == 0;
+  if (is_empty || keys.view.dim(2) == 0) check_mask_and_sinks(call, keys.view.dim(2));
   return bound.result();
 }
 
 }  // namespace
 
 void add_attend(nb::module_& module, const Process& process) {
-  module.def(
-      "attend",
-      [process](const ArrayLike& queries, const ArrayLike& keys, const ArrayLike& values,
-                std::optional<double> scale, nb::object mask, std::optional<int64_t> window,
-                nb::object sinks, double softcap, nb::object out) {
+  def_function(
+      module,
+      "def attend(queries: kvik._types.ArrayLike, keys: kvik._types.ArrayLike, values: "
+      "kvik._types.ArrayLike, scale: float | None = None, mask: kvik._types.ArrayLike | str | "
+      "None = None, *, window: int | None = None, sinks: kvik._types.ArrayLike | None = None, "
+      "softcap: float = 0.0, out: kvik._types.ArrayLike | None = None) -> kvik._types.Array",
+      [process](const Arguments& a) {
         return attend_plain(process,
-                            {queries, scale, std::move(mask), window, std::nullopt,
-                             std::move(sinks), softcap, "unknown", std::move(out)},
-                            keys, values);
+                            {a.object("queries"), a.optional_number("scale"), a.object("mask"),
+                             a.optional_integer("window"), std::nullopt, a.object("sinks"),
+                             a.number("softcap", 0), PagedPhase::unknown, a.object("out")},
+                            a.object("keys"), a.object("values"));
       },
-      "queries"_a, "keys"_a, "values"_a, "scale"_a = nb::none(), "mask"_a = nb::none(),
-      nb::kw_only(), "window"_a = nb::none(), "sinks"_a = nb::none(), "softcap"_a = 0.0,
-      "out"_a = nb::none(),
-      nb::sig(
-          "def attend(queries: kvik._types.ArrayLike, keys: kvik._types.ArrayLike, values: "
-          "kvik._types.ArrayLike, scale: float | None = None, mask: kvik._types.ArrayLike | str | "
-          "None = None, *, window: int | None = None, sinks: kvik._types.ArrayLike | None = None, "
-          "softcap: float = 0.0, out: kvik._types.ArrayLike | None = None) -> "
-          "kvik._types.Array"),
       "Attention of queries [B, H, q_len, Dk] over keys [B, H_kv, T, Dk] and values [B, H_kv, T, "
       "Dv], read where they lie; returns [B, H, q_len, Dv] in the dtype of the queries, or writes "
       "to out and returns it. Sums are float32.\n\n"
@@ -177,7 +181,8 @@ void add_attend(nb::module_& module, const Process& process) {
       "PagedKVCache.paged_attention (q_len at most T). window: with a mask, the keys that a query "
       "sees, its own among them; 0 sees none. sinks: one logit per query head. softcap: scores "
       "become softcap * "
-      "tanh(score / softcap). A query that sees nothing gives zeros.\n\n"
+      "tanh(score / softcap). A query that sees nothing gives zeros. out may share memory with any "
+      "of the other arrays: the result is as if it did not, at the cost of one copy of it.\n\n"
       "Raises ValueError for arrays that do not fit each other. Runs without the GIL.");
 }
 

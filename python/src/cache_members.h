@@ -2,14 +2,15 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "caches.h"
 #include "errors.h"
 #include "options.h"
@@ -20,6 +21,12 @@ namespace kvik::python {
 inline Result<std::optional<KvArrays>> as_result(std::optional<KvArrays> state) { return state; }
 inline Result<std::optional<KvArrays>> as_result(Result<std::optional<KvArrays>> state) {
   return state;
+}
+
+// The paged cache hands out copies, the others their memory.
+template <class Cache>
+constexpr Access access_of() {
+  return std::is_same_v<Cache, PagedKVCache> ? Access::read_only : Access::view;
 }
 
 template <class Cache>
@@ -43,7 +50,7 @@ Array read_half(Held<Cache>& held, Half half) {
   const std::optional<KvArrays> arrays = read_state(held);
   if (!arrays) return nanobind::borrow<Array>(nanobind::none());
   return export_array(half == Half::keys ? arrays->keys : arrays->values, arrays->owner,
-                      held.family);
+                      held.family, access_of<Cache>());
 }
 
 template <class Cache>
@@ -61,8 +68,14 @@ template <class Cache>
 void write_meta_state(Held<Cache>& held, nanobind::handle meta) {
   std::vector<std::string> items;
   if (!meta.is_none()) {
+    if (!nanobind::isinstance<nanobind::tuple>(meta) &&
+        !nanobind::isinstance<nanobind::list>(meta)) {
+      throw nanobind::type_error(("a meta_state is a tuple of str, or None, not " +
+                                  std::string(nanobind::type_name(meta.type()).c_str()))
+                                     .c_str());
+    }
     for (const nanobind::handle item : meta) {
-      items.push_back(nanobind::cast<std::string>(nanobind::str(item)));
+      items.push_back(to_text(nanobind::str(item), "an item of a meta_state"));
     }
   }
   check(locked(held, [&](Cache& cache) { return cache.set_meta_state(items); }));
@@ -71,9 +84,13 @@ void write_meta_state(Held<Cache>& held, nanobind::handle meta) {
 // mlx-lm's form (N, return_array, window_size), or that of the articles (query_len, key_len,
 // dtype).
 template <class Cache>
-nanobind::object make_mask(Held<Cache>& held, std::optional<int64_t> num_queries, bool return_array,
-                           std::optional<int64_t> window, std::optional<int64_t> query_len,
-                           std::optional<int64_t> key_len, nanobind::handle dtype) {
+nanobind::object make_mask(Held<Cache>& held, const Arguments& a) {
+  const std::optional<int64_t> num_queries = a.optional_integer("N");
+  const bool return_array = a.flag("return_array", false);
+  const std::optional<int64_t> window = a.optional_integer("window_size");
+  const std::optional<int64_t> query_len = a.optional_integer("query_len");
+  const std::optional<int64_t> key_len = a.optional_integer("key_len");
+  const nanobind::object dtype = a.object("dtype");
   if (num_queries && (query_len || key_len)) {
     throw nanobind::value_error("make_mask takes N, or query_len and key_len, not both");
   }
@@ -103,15 +120,44 @@ auto reader(Read read) {
 
 // The texts say what the two properties hold and what setting them does.
 template <class Cache>
-void add_cache_members(nanobind::class_<Held<Cache>>& cls, const char* state_text,
-                       const char* meta_text) {
-  using namespace nanobind::literals;
+void add_cache_members(nanobind::class_<Held<Cache>>& cls, const char* fork_signature,
+                       const char* state_text, const char* meta_text) {
   using Self = Held<Cache>;
+  def_method(
+      cls, "def size(self) -> int",
+      [](Self& held, const Arguments&) { return locked(held, [](Cache& c) { return c.size(); }); },
+      "The offset.");
+  def_method(
+      cls, "def empty(self) -> bool",
+      [](Self& held, const Arguments&) { return locked(held, [](Cache& c) { return c.empty(); }); },
+      "Whether the cache holds no keys and values.");
+  def_method(
+      cls, "def is_trimmable(self) -> bool", [](Self&, const Arguments&) { return true; }, "True.");
+  def_method(
+      cls, "def trim(self, n: int) -> int",
+      [](Self& held, const Arguments& a) {
+        const int64_t n = a.integer("n");
+        return locked(held, [n](Cache& c) { return c.trim(n); });
+      },
+      "Drops the min(n, offset) newest rows and returns that number; 0 for a negative n. Frees "
+      "nothing.");
+  def_method(
+      cls,
+      "def make_mask(self, N: int | None = None, return_array: bool = False, "
+      "window_size: int | None = None, *, query_len: int | None = None, key_len: "
+      "int | None = None, dtype: object = None) -> kvik._types.Array | str | None",
+      &make_mask<Cache>,
+      "The mask of N queries that follow the cached rows, in mlx-lm's form: with window_size a "
+      "bool array [N, offset + N]; else None for N = 1, the array for return_array, \"causal\" "
+      "otherwise. Or, with query_len and key_len, an array [query_len, key_len] for the newest "
+      "query_len of key_len positions; dtype is bool (the default; True = visible) or "
+      "float32, float16, bfloat16 (0 = visible, else hidden).\n\nRaises ValueError for numbers "
+      "out of range.");
+  def_method(
+      cls, fork_signature, [](Self& held, const Arguments&) { return fork_of(held); },
+      "A second cache with the same rows. The two share them; each appends apart.");
   cls.def_prop_ro("offset", reader<Cache>([](Cache& c) { return c.offset(); }),
                   "Valid rows (tokens) of each batch row.")
-      .def("size", reader<Cache>([](Cache& c) { return c.size(); }), "The offset.")
-      .def("empty", reader<Cache>([](Cache& c) { return c.empty(); }),
-           "Whether the cache holds no keys and values.")
       .def_prop_ro("capacity", reader<Cache>([](Cache& c) { return c.capacity(); }),
                    "Rows (tokens of a batch row) that fit without growing.")
       .def_prop_ro("nbytes", reader<Cache>([](Cache& c) { return c.nbytes(); }),
@@ -120,23 +166,13 @@ void add_cache_members(nanobind::class_<Held<Cache>>& cls, const char* state_tex
                    "Bytes that the system holds for the cache now, growth steps included; shared "
                    "with forks and views.")
       .def(
-          "is_trimmable", [](Self&) { return true; }, "True.")
-      .def(
-          "trim",
-          [](Self& held, int64_t n) { return locked(held, [n](Cache& c) { return c.trim(n); }); },
-          "n"_a,
-          "Drops the min(n, offset) newest rows and returns that number; 0 for a negative n. Frees "
-          "nothing.")
-      .def(
-          "fork", [](Self& held) { return fork_of(held); },
-          "A second cache with the same rows. The two share them; each appends apart.")
-      .def(
           "__copy__", [](Self& held) { return fork_of(held); }, "As fork().")
       .def(
-          "__deepcopy__", [](Self& held, nanobind::handle) { return fork_of(held); }, "memo"_a,
-          "As fork().")
+          "__deepcopy__", [](Self& held, nanobind::handle) { return fork_of(held); },
+          nanobind::arg("memo").none(), "As fork().")
       .def_prop_rw(
-          "state", [](Self& held) { return export_pair(read_state(held), held.family); },
+          "state",
+          [](Self& held) { return export_pair(read_state(held), held.family, access_of<Cache>()); },
           [](Self& held, nanobind::object state) { write_state(held, state); },
           nanobind::for_getter(nanobind::sig("def state(self) -> tuple[kvik._types.Array | None, "
                                              "kvik._types.Array | None]")),
@@ -168,21 +204,7 @@ void add_cache_members(nanobind::class_<Held<Cache>>& cls, const char* state_tex
           nanobind::for_getter(nanobind::sig("def values(self) -> kvik._types.Array | None")),
           nanobind::for_setter(
               nanobind::sig("def values(self, value: kvik._types.ArrayLike | None, /) -> None")),
-          nanobind::for_setter(nanobind::arg().none()), "The valid values, as keys.")
-      .def(
-          "make_mask", &make_mask<Cache>, "N"_a = nanobind::none(), "return_array"_a = false,
-          "window_size"_a = nanobind::none(), nanobind::kw_only(), "query_len"_a = nanobind::none(),
-          "key_len"_a = nanobind::none(), "dtype"_a = nanobind::none(),
-          nanobind::sig(
-              "def make_mask(self, N: int | None = None, return_array: bool = False, "
-              "window_size: int | None = None, *, query_len: int | None = None, key_len: "
-              "int | None = None, dtype: object = None) -> kvik._types.Array | str | None"),
-          "The mask of N queries that follow the cached rows, in mlx-lm's form: with window_size a "
-          "bool array [N, offset + N]; else None for N = 1, the array for return_array, \"causal\" "
-          "otherwise. Or, with query_len and key_len, an array [query_len, key_len] for the newest "
-          "query_len of key_len positions; dtype is bool (the default; True = visible) or "
-          "float32, float16, bfloat16 (0 = visible, else hidden).\n\nRaises ValueError for numbers "
-          "out of range.");
+          nanobind::for_setter(nanobind::arg().none()), "The valid values, as keys.");
 }
 
 }  // namespace kvik::python

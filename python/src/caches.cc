@@ -1,7 +1,6 @@
 #include "caches.h"
 
-#include <nanobind/stl/string.h>
-
+#include "arguments.h"
 #include "errors.h"
 
 namespace nb = nanobind;
@@ -26,19 +25,25 @@ ForeignRows import_foreign(nb::handle entry) {
                              .c_str());
   }
   ForeignRows rows;
-  if (!is_none_attribute(entry, "step")) rows.step = nb::cast<int64_t>(entry.attr("step"));
+  if (!is_none_attribute(entry, "step")) {
+    rows.step = to_integer(entry.attr("step"), "the step of the entry");
+  }
   if (is_none_attribute(entry, "keys") || is_none_attribute(entry, "values")) return rows;
   rows.rows = import_rows(entry.attr("keys"), entry.attr("values"));
   // A cache of another library may hold more rows than are valid; one without an offset holds none.
-  rows.offset = is_none_attribute(entry, "offset") ? rows.rows->keys.view.dim(2)
-                                                   : nb::cast<int64_t>(entry.attr("offset"));
+  rows.offset = is_none_attribute(entry, "offset")
+                    ? rows.rows->keys.view.dim(2)
+                    : to_integer(entry.attr("offset"), "the offset of the entry");
   return rows;
 }
 
 std::optional<InputRows> import_state(nb::handle state) {
   if (state.is_none()) return std::nullopt;
-  if (!nb::isinstance<nb::sequence>(state)) {
-    throw nb::value_error("a state is a pair (keys, values), or None");
+  // A str and an array are sequences too, of something else.
+  if (!nb::isinstance<nb::tuple>(state) && !nb::isinstance<nb::list>(state)) {
+    throw nb::type_error(("a state is a pair (keys, values), or None, not " +
+                          std::string(nb::type_name(state.type()).c_str()))
+                             .c_str());
   }
   const size_t size = nb::len(state);
   if (size == 0) return std::nullopt;

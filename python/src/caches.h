@@ -71,6 +71,8 @@ std::optional<InputRows> import_state(nanobind::handle state);
 void add_tail_owned(nanobind::module_& module, const Process& process);
 void add_block_owned(nanobind::module_& module, const Process& process);
 void add_paged(nanobind::module_& module, const Process& process);
+// What a paged cache has of pages and codes.
+void add_page_members(nanobind::class_<PyPaged>& cls);
 void add_install(nanobind::module_& module, const Process& process);
 void add_attend(nanobind::module_& module, const Process& process);
 void add_formats(nanobind::module_& module);

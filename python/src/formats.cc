@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "arrays.h"
 #include "caches.h"
 #include "errors.h"
@@ -25,7 +26,6 @@ namespace kvik::python {
 namespace {
 
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using PackedRows = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // One format, as Python sees it.
 struct Format {
@@ -101,7 +101,8 @@ NewRows<T> new_rows(size_t num_rows, size_t num_columns) {
           nb::cast(nb::ndarray<nb::numpy, T>(held->data(), {num_rows, num_columns}, owner))};
 }
 
-nb::object encode(const Rows& rows, const std::string& name) {
+nb::object encode(const Rows& rows, nb::handle format_name) {
+  const std::string name = to_text(format_name, "format");
   const Format format = format_of(name);
   const size_t head_dim = rows.shape(1);
   const auto row_bytes = static_cast<size_t>(format.row_bytes(static_cast<int64_t>(head_dim)));
@@ -124,8 +125,12 @@ nb::object encode(const Rows& rows, const std::string& name) {
   return packed.array;
 }
 
-nb::object decode(const PackedRows& packed, const std::string& name, int64_t head_dim,
-                  bool stored) {
+nb::object decode(nb::handle array, nb::handle format_name, nb::handle head_dim_value,
+                  nb::handle stored_value) {
+  const std::string name = to_text(format_name, "format");
+  const int64_t head_dim = to_integer(head_dim_value, "head_dim");
+  const bool stored = to_flag(stored_value, "stored");
+  const ByteArray packed = import_bytes(array, "packed", 2);
   const Format format = format_of(name);
   const auto row_bytes = static_cast<size_t>(format.row_bytes(head_dim));
   if (packed.shape(1) != row_bytes) {
@@ -147,28 +152,16 @@ nb::object decode(const PackedRows& packed, const std::string& name, int64_t hea
   return rows.array;
 }
 
-// The bits of a DLPack array of bfloat16 as a NumPy array of uint16 over the same memory; None for
-// other arrays.
+// The bits of an array of bfloat16 as a NumPy array of uint16 over the same memory; None for other
+// arrays.
 nb::object bfloat16_bits(nb::handle object) {
-  nb::ndarray<nb::ro, nb::device::cpu> array;
-  if (!nb::try_cast(object, array, false)) return nb::none();
-  if (array.dtype() !=
-      nb::dlpack::dtype{static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat), 16, 1}) {
-    return nb::none();
-  }
-  std::vector<size_t> shape;
-  std::vector<int64_t> strides;
-  for (size_t d = 0; d < array.ndim(); ++d) {
-    shape.push_back(array.shape(d));
-    strides.push_back(array.stride(d));
-  }
-  return nb::cast(nb::ndarray<nb::numpy, nb::ro>(array.data(), array.ndim(), shape.data(),
-                                                 nb::borrow(object), strides.data(),
-                                                 nb::dtype<uint16_t>()));
+  const nb::tuple plain = plain_array(object, "array");
+  return nb::cast<bool>(plain[1]) ? nb::object(plain[0]) : nb::none();
 }
 
-// The same memory as an array of bfloat16 with __dlpack__.
-nb::object bfloat16_dlpack(nb::ndarray<nb::numpy, nb::ro> bits) {
+// The memory of an array of uint16 as an array of bfloat16 with __dlpack__.
+template <class Array, class... Writing>
+nb::object bfloat16_over(const Array& bits) {
   std::vector<size_t> shape;
   std::vector<int64_t> strides;
   for (size_t d = 0; d < bits.ndim(); ++d) {
@@ -176,15 +169,27 @@ nb::object bfloat16_dlpack(nb::ndarray<nb::numpy, nb::ro> bits) {
     strides.push_back(bits.stride(d));
   }
   const nb::dlpack::dtype bfloat{static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat), 16, 1};
-  return nb::cast(nb::ndarray<nb::array_api, nb::ro>(bits.data(), bits.ndim(), shape.data(),
-                                                     nb::cast(bits), strides.data(), bfloat));
+  return nb::cast(nb::ndarray<nb::array_api, Writing...>(bits.data(), bits.ndim(), shape.data(),
+                                                         nb::cast(bits), strides.data(), bfloat));
+}
+
+// Read-only where the bits are.
+nb::object bfloat16_dlpack(nb::handle bits) {
+  nb::ndarray<nb::numpy> writable;
+  if (nb::try_cast(bits, writable, false)) return bfloat16_over(writable);
+  return bfloat16_over<nb::ndarray<nb::numpy, nb::ro>, nb::ro>(
+      nb::cast<nb::ndarray<nb::numpy, nb::ro>>(bits));
 }
 
 }  // namespace
 
 void add_formats(nb::module_& module) {
-  nb::class_<Format>(module, "FormatInfo", "A storage format of rows.")
-      .def_prop_ro("name", &Format::name, "Its name, for encode and decode.")
+  nb::class_<Format> info(module, "FormatInfo", "A storage format of rows.");
+  def_method(
+      info, "def row_bytes(self, head_dim: int) -> int",
+      [](const Format& f, const Arguments& a) { return f.row_bytes(a.integer("head_dim")); },
+      "Bytes of one row. Raises ValueError for head dims that the format does not take.");
+  info.def_prop_ro("name", &Format::name, "Its name, for encode and decode.")
       .def_prop_ro(
           "is_packed", [](const Format& f) { return is_packed(f.code); },
           "False for f32, f16 and bf16, whose elements are stored as they are.")
@@ -194,12 +199,24 @@ void add_formats(nb::module_& module) {
       .def_prop_ro(
           "is_rotated", [](const Format& f) { return is_rotated(f.code); },
           "Whether rows are stored after a rotation that decoding undoes.")
-      .def("row_bytes", &Format::row_bytes, "head_dim"_a,
-           "Bytes of one row. Raises ValueError for head dims that the format does not take.")
       .def("__repr__", [](const Format& f) { return "<kvik.FormatInfo " + f.name() + ">"; });
-  module.def("formats", &all_formats, "All storage formats.");
-  module.def("_encode", &encode, "rows"_a, "format"_a);
-  module.def("_decode", &decode, "packed"_a, "format"_a, "head_dim"_a, "stored"_a);
+  def_function(
+      module, "def formats() -> list[FormatInfo]", [](const Arguments&) { return all_formats(); },
+      "All storage formats.");
+  module.def("_plain_array", &plain_array, "array"_a.none(), "name"_a);
+  module.def(
+      "_plain_bytes",
+      [](nb::handle array, const char* name) {
+        const ByteArray bytes = import_bytes(array, name, -1);
+        std::vector<size_t> shape;
+        for (size_t d = 0; d < bytes.ndim(); ++d) shape.push_back(bytes.shape(d));
+        return nb::ndarray<nb::numpy, const uint8_t>(bytes.data(), shape.size(), shape.data(),
+                                                     nb::cast(bytes));
+      },
+      "array"_a.none(), "name"_a);
+  module.def("_encode", &encode, "rows"_a, "format"_a.none());
+  module.def("_decode", &decode, "packed"_a.none(), "format"_a.none(), "head_dim"_a.none(),
+             "stored"_a.none());
   module.def("_bfloat16_bits", &bfloat16_bits, "array"_a);
   module.def("_bfloat16_dlpack", &bfloat16_dlpack, "bits"_a);
 }

@@ -1,6 +1,5 @@
 // Putting caches in the place of those in a Python list.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <string>
@@ -12,7 +11,6 @@
 #include "kvik/layer_cache/install.h"
 
 namespace nb = nanobind;
-using namespace nb::literals;
 
 namespace kvik::python {
 namespace {
@@ -117,8 +115,8 @@ nb::dict install_over(const nb::list& list, Install install) {
   return dict_of(to_json(take(std::move(report))));
 }
 
-nb::dict install_tail_owned(const nb::list& list, std::optional<std::string> mode,
-                            std::optional<int64_t> step) {
+nb::dict install_tail_owned(const nb::list& list, std::optional<std::string> mode = std::nullopt,
+                            std::optional<int64_t> step = std::nullopt) {
   if (!mode) mode = text_of(variables::kOwnedMode);
   if (!step) step = take(number_of(variables::kOwnedStep));
   const DetachMode detach = take(parse_detach_mode(mode.value_or("contiguous_eval")));
@@ -127,8 +125,8 @@ nb::dict install_tail_owned(const nb::list& list, std::optional<std::string> mod
   });
 }
 
-nb::dict install_block_owned(const nb::list& list, std::optional<std::string> mode,
-                             std::optional<int64_t> block_size) {
+nb::dict install_block_owned(const nb::list& list, std::optional<std::string> mode = std::nullopt,
+                             std::optional<int64_t> block_size = std::nullopt) {
   if (!mode) mode = text_of(variables::kOwnedMode);
   if (!block_size) block_size = take(number_of(variables::kOwnedBlockSize));
   const DetachMode detach = take(parse_detach_mode(mode.value_or("contiguous_eval")));
@@ -138,7 +136,7 @@ nb::dict install_block_owned(const nb::list& list, std::optional<std::string> mo
   });
 }
 
-nb::dict install_paged(const Process& process, const nb::list& list, const nb::kwargs& given) {
+nb::dict install_paged(const Process& process, const nb::list& list, const nb::dict& given) {
   const PagedKVCacheOptions options = paged_options(process, given, Reads::of_installer);
   return install_over(list, [&](std::vector<LayerCache>& caches) {
     return install_vllm_metal_paged_attention_kv_cache(caches, options, process.backend);
@@ -147,11 +145,11 @@ nb::dict install_paged(const Process& process, const nb::list& list, const nb::k
 
 nb::dict configure(const Process& process, const nb::list& list) {
   if (take(flag_of(variables::kPagedAttention)).value_or(false)) {
-    return install_paged(process, list, nb::kwargs());
+    return install_paged(process, list, nb::dict());
   }
   const std::optional<std::string> kind = text_of(variables::kOwned);
-  if (kind == "tail") return install_tail_owned(list, std::nullopt, std::nullopt);
-  if (kind == "block") return install_block_owned(list, std::nullopt, std::nullopt);
+  if (kind == "tail") return install_tail_owned(list);
+  if (kind == "block") return install_block_owned(list);
   if (kind && *kind != "off" && *kind != "0" && *kind != "false" && *kind != "no") {
     throw nb::value_error(("KVIK_OWNED_ATTN_KV (or MTPLX_OWNED_ATTN_KV) is \"" + *kind +
                            "\"; it may be tail, block or off")
@@ -176,27 +174,34 @@ nb::object owned_stats(const nb::list& list) {
 }  // namespace
 
 void add_install(nb::module_& module, const Process& process) {
-  module.def(
-      "install_tail_owned_attention_kv_cache", &install_tail_owned, "cache"_a,
-      "mode"_a = nb::none(), "step"_a = nb::none(),
+  def_function(
+      module,
+      "def install_tail_owned_attention_kv_cache(cache: list, mode: str | None = None, step: int | "
+      "None = None) -> dict",
+      [](const Arguments& a) {
+        return install_tail_owned(a.list("cache"), a.optional_text("mode"),
+                                  a.optional_integer("step"));
+      },
       "Replaces entries of the list cache by TailOwnedKVCache, in place, all or none, with a "
       "copy of their rows; an entry of that kind stays and takes the settings. Skipped: None; "
       "what is not trimmable, has _idx (rotating), or no keys and values. mode None: "
       "KVIK_OWNED_ATTN_KV_MODE, else contiguous_eval; step None: KVIK_OWNED_ATTN_KV_STEP, else "
       "an entry's own, else 256.\n\nReturns enabled, mode, entries, skipped, step.");
-  module.def(
-      "install_block_owned_attention_kv_cache", &install_block_owned, "cache"_a,
-      "mode"_a = nb::none(), "block_size"_a = nb::none(),
+  def_function(
+      module,
+      "def install_block_owned_attention_kv_cache(cache: list, mode: str | None = None, "
+      "block_size: "
+      "int | None = None) -> dict",
+      [](const Arguments& a) {
+        return install_block_owned(a.list("cache"), a.optional_text("mode"),
+                                   a.optional_integer("block_size"));
+      },
       "The same with BlockOwnedKVCache; TailOwnedKVCache entries are skipped too. block_size "
       "None: KVIK_OWNED_ATTN_KV_BLOCK_SIZE, else 1024.");
-  module.def(
-      "install_vllm_metal_paged_attention_kv_cache",
-      [process](const nb::list& cache, const nb::kwargs& options) {
-        return install_paged(process, cache, options);
-      },
-      "cache"_a, "options"_a,
-      nb::sig("def install_vllm_metal_paged_attention_kv_cache(cache: list, **options: object) "
-              "-> dict"),
+  def_function(
+      module,
+      "def install_vllm_metal_paged_attention_kv_cache(cache: list, **options: object) -> dict",
+      [process](const Arguments& a) { return install_paged(process, a.list("cache"), a.others()); },
       "The same with PagedKVCache, whose constructor's options it takes; TailOwnedKVCache and "
       "BlockOwnedKVCache entries are skipped too. Options that are None are read from the "
       "environment, the low-bit storage and the first size of dynamic caches among them.\n\n"
@@ -204,14 +209,15 @@ void add_install(nb::module_& module, const Process& process) {
       "Returns enabled, mode, entries, skipped, block_size, num_blocks, turboquant, kv_quant, "
       "attention_impl, external_ops_required, and what applies of turboquant_k_quant, "
       "turboquant_v_quant, kv_quant_mode, format.");
-  module.def(
-      "configure_tail_owned_attention_kv_cache",
-      [process](const nb::list& cache) { return configure(process, cache); }, "cache"_a,
+  def_function(
+      module, "def configure_tail_owned_attention_kv_cache(cache: list) -> dict",
+      [process](const Arguments& a) { return configure(process, a.list("cache")); },
       "Installs what the environment asks for: paged caches where KVIK_PAGED_ATTN is on, else "
       "those of KVIK_OWNED_ATTN_KV (tail, block), else nothing. Returns the report.");
-  module.def("tail_owned_attention_kv_stats", &owned_stats, "cache"_a,
-             nb::sig("def tail_owned_attention_kv_stats(cache: list) -> dict | None"),
-             "tail_owner_stats summed over the entries that are kvik's; None if there are none.");
+  def_function(
+      module, "def tail_owned_attention_kv_stats(cache: list) -> dict | None",
+      [](const Arguments& a) { return owned_stats(a.list("cache")); },
+      "tail_owner_stats summed over the entries that are kvik's; None if there are none.");
 }
 
 }  // namespace kvik::python

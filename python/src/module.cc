@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "arguments.h"
 #include "caches.h"
 #include "errors.h"
 #include "graph.h"
@@ -31,20 +32,27 @@ nb::dict cpu_info(const Process& process) {
 }  // namespace
 
 void add_process(nb::module_& module, const Process& process) {
-  module.def(
-      "set_num_threads",
-      [process](int num_threads) { check(process.backend->set_num_threads(num_threads)); },
-      "num_threads"_a,
+  def_function(
+      module, "def set_num_threads(num_threads: int) -> None",
+      [process](const Arguments& a) {
+        const int64_t num_threads = a.integer("num_threads");
+        if (num_threads < 1 || num_threads > 1024) {
+          throw nb::value_error(
+              ("num_threads is " + std::to_string(num_threads) + "; it may be 1 to 1024").c_str());
+        }
+        check(process.backend->set_num_threads(static_cast<int>(num_threads)));
+      },
       "Threads that attention and writing use from the next call on, the calling one "
       "included; 1 to 1024. Before: KVIK_NUM_THREADS, else the processors that this process "
       "may use. Results do not depend on it.\n\nRaises ValueError, MemoryError where the "
       "system refuses threads.");
-  module.def(
-      "get_num_threads", [process] { return process.backend->num_threads(); },
+  def_function(
+      module, "def get_num_threads() -> int",
+      [process](const Arguments&) { return process.backend->num_threads(); },
       "Threads that attention and writing use.");
-  module.def(
-      "cpu_info", [process] { return cpu_info(process); },
-      nb::sig("def cpu_info() -> dict[str, object]"),
+  def_function(
+      module, "def cpu_info() -> dict[str, object]",
+      [process](const Arguments&) { return cpu_info(process); },
       "instruction_set: that of the kernels; instruction_sets: all that can run here, best "
       "first; backend: its name; features: those of the processor; num_threads.");
   nb::module_::import_("os").attr("register_at_fork")(

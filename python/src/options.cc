@@ -1,7 +1,5 @@
 #include "options.h"
 
-#include <nanobind/stl/string.h>
-
 #include <array>
 #include <cctype>
 #include <functional>
@@ -9,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "arguments.h"
 #include "arrays.h"
 #include "environment.h"
 #include "errors.h"
@@ -22,7 +21,7 @@ namespace {
 // The last word of a dtype's text, without the mark that keeps some names off Python's own.
 std::string dtype_word(nb::handle dtype) {
   const nb::object named = nb::getattr(dtype, "__name__", dtype);
-  std::string text = nb::cast<std::string>(nb::str(named));
+  std::string text = to_text(nb::str(named), "dtype");
   if (const size_t dot = text.rfind('.'); dot != std::string::npos) text = text.substr(dot + 1);
   while (!text.empty() && text.back() == '_') text.pop_back();
   return text;
@@ -35,26 +34,9 @@ std::optional<DType> find_dtype(std::string_view word) {
   return std::nullopt;
 }
 
-template <class T>
-T cast_option(const char* name, nb::handle value, const char* wanted) {
-  T result{};
-  if (!nb::try_cast(value, result)) {
-    throw nb::type_error(
-        (std::string(name) + " must be " + wanted + ", not " + nb::type_name(value.type()).c_str())
-            .c_str());
-  }
-  return result;
-}
-
-int64_t int_option(const char* name, nb::handle value) {
-  return cast_option<int64_t>(name, value, "an int");
-}
-bool bool_option(const char* name, nb::handle value) {
-  return cast_option<bool>(name, value, "a bool");
-}
-std::string text_option(const char* name, nb::handle value) {
-  return cast_option<std::string>(name, value, "a str");
-}
+int64_t int_option(const char* name, nb::handle value) { return to_integer(value, name); }
+bool bool_option(const char* name, nb::handle value) { return to_flag(value, name); }
+std::string text_option(const char* name, nb::handle value) { return to_text(value, name); }
 
 // Zero and below are how MTPLX says none.
 std::optional<int64_t> positive_option(const char* name, nb::handle value) {
@@ -114,9 +96,9 @@ constexpr std::array kOptions = {
                 }},
 };
 
-void set_options(PagedKVCacheOptions& options, const nb::kwargs& given) {
+void set_options(PagedKVCacheOptions& options, const nb::dict& given) {
   for (const auto [key, value] : given) {
-    const auto name = nb::cast<std::string>(key);
+    const auto name = to_text(key, "the name of an option");
     const NamedOption* found = nullptr;
     for (const NamedOption& option : kOptions) {
       if (name == option.name) found = &option;
@@ -187,10 +169,12 @@ std::map<std::string, nb::object> items_of(const char* what, nb::handle config,
                                            std::initializer_list<const char*> known) {
   std::map<std::string, nb::object> items;
   if (!nb::isinstance<nb::dict>(config)) {
-    throw nb::type_error((std::string(what) + " must be a dict or None").c_str());
+    throw nb::type_error(
+        (std::string(what) + " must be a dict or None, not " + nb::type_name(config.type()).c_str())
+            .c_str());
   }
   for (const auto [key, value] : nb::borrow<nb::dict>(config)) {
-    const std::string name = nb::cast<std::string>(nb::str(key));
+    const std::string name = to_text(key, std::string("a key of ") + what);
     bool is_known = false;
     std::string names;
     for (const char* const each : known) {
@@ -206,7 +190,7 @@ std::map<std::string, nb::object> items_of(const char* what, nb::handle config,
   return items;
 }
 
-std::string text_of_item(nb::handle item) { return nb::cast<std::string>(nb::str(item)); }
+std::string text_of_item(const char* name, nb::handle item) { return to_text(item, name); }
 
 }  // namespace
 
@@ -232,11 +216,11 @@ std::optional<KvQuantConfig> parse_kv_quant(nb::handle config) {
   if (config.is_none()) return std::nullopt;
   KvQuantConfig result;
   if (nb::isinstance<nb::str>(config)) {
-    result.mode = take(parse_kv_quant_mode(nb::cast<std::string>(config)));
+    result.mode = take(parse_kv_quant_mode(to_text(config, "kv_quant_config")));
   } else {
     const auto items = items_of("kv_quant_config", config, {"mode", "dtype"});
     if (const auto mode = items.find("mode"); mode != items.end()) {
-      result.mode = take(parse_kv_quant_mode(text_of_item(mode->second)));
+      result.mode = take(parse_kv_quant_mode(text_of_item("mode", mode->second)));
     }
     if (const auto dtype = items.find("dtype"); dtype != items.end()) {
       result.mirror_dtype = parse_dtype(dtype->second);
@@ -250,10 +234,10 @@ std::optional<TurboQuantConfig> parse_turboquant(nb::handle config) {
   TurboQuantConfig result;
   const auto items = items_of("turboquant_config", config, {"k_quant", "v_quant", "dtype"});
   if (const auto k = items.find("k_quant"); k != items.end()) {
-    result.k_quant = take(parse_turboquant_key(text_of_item(k->second)));
+    result.k_quant = take(parse_turboquant_key(text_of_item("k_quant", k->second)));
   }
   if (const auto v = items.find("v_quant"); v != items.end()) {
-    result.v_quant = take(parse_turboquant_value(text_of_item(v->second)));
+    result.v_quant = take(parse_turboquant_value(text_of_item("v_quant", v->second)));
   }
   if (const auto dtype = items.find("dtype"); dtype != items.end()) {
     result.mirror_dtype = parse_dtype(dtype->second);
@@ -261,7 +245,7 @@ std::optional<TurboQuantConfig> parse_turboquant(nb::handle config) {
   return result;
 }
 
-PagedKVCacheOptions paged_options(const Process& process, const nb::kwargs& given, Reads reads) {
+PagedKVCacheOptions paged_options(const Process& process, const nb::dict& given, Reads reads) {
   PagedKVCacheOptions options;
   read_constructor_variables(options);
   if (reads == Reads::of_installer) {
@@ -285,7 +269,48 @@ PagedKVCacheOptions paged_options(const Process& process, const nb::kwargs& give
   return options;
 }
 
-PagedKVCacheOptions changed_options(const PagedKVCacheOptions& current, const nb::kwargs& given) {
+nb::dict keywords_of(const PagedKVCacheOptions& options) {
+  const auto text = [](std::string_view view) { return nb::str(view.data(), view.size()); };
+  // The parsers know TurboQuant's types without the prefix that tells keys and values apart.
+  const auto turbo_name = [&](KvCode code) { return text(kv_code_name(code).substr(4)); };
+  const auto config = [&](const std::optional<DType>& mirror_dtype) {
+    nb::dict dict;
+    if (mirror_dtype) dict["dtype"] = text(dtype_name(*mirror_dtype));
+    return dict;
+  };
+  const bool is_low_bit = options.turboquant || options.kv_quant || options.format;
+  nb::dict given;
+  if (options.turboquant) {
+    nb::dict dict = config(options.turboquant->mirror_dtype);
+    dict["k_quant"] = turbo_name(options.turboquant->k_quant);
+    dict["v_quant"] = turbo_name(options.turboquant->v_quant);
+    given["turboquant_config"] = dict;
+  }
+  if (options.kv_quant && options.kv_quant->mode) {
+    nb::dict dict = config(options.kv_quant->mirror_dtype);
+    dict["mode"] = text(kv_code_name(*options.kv_quant->mode));
+    given["kv_quant_config"] = dict;
+  }
+  if (options.format) {
+    const auto name = [](KvCode code) { return std::string(kv_code_name(code)); };
+    given["kv_format"] = name(options.format->k) + ":" + name(options.format->v);
+  }
+  given["block_size"] = options.block_size;
+  given["num_blocks"] = options.num_blocks;
+  given["dynamic"] = options.dynamic;
+  given["context_window"] = options.context_window.value_or(0);
+  given["max_tokens"] = options.max_tokens;
+  given["attention_impl"] = text(paged_route_name(options.route, is_low_bit));
+  given["sliding_window"] = options.sliding_window.value_or(0);
+  given["max_q_len"] = options.max_q_len.value_or(0);
+  given["partitioned"] = options.partitioned;
+  given["partition_threshold"] = options.partition_threshold;
+  given["forbid_dense_fallback"] = options.forbid_dense_fallback;
+  given["forbid_active_arrays"] = options.forbid_active_arrays;
+  return given;
+}
+
+PagedKVCacheOptions changed_options(const PagedKVCacheOptions& current, const nb::dict& given) {
   PagedKVCacheOptions options = current;
   set_options(options, given);
   return options;

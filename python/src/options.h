@@ -31,10 +31,13 @@ enum class Reads : uint8_t { of_constructor, of_installer };
 // The options of a paged cache by their names in Python; those that are missing or None are read
 // from the environment (docs/python.md), else they have their defaults. Throws ValueError,
 // TypeError for a name that is no option.
-PagedKVCacheOptions paged_options(const Process& process, const nanobind::kwargs& given,
-                                  Reads reads);
+PagedKVCacheOptions paged_options(const Process& process, const nanobind::dict& given, Reads reads);
+// The keyword arguments that make a cache with these options, whatever the environment says. Text,
+// numbers, bools and dicts of text only.
+nanobind::dict keywords_of(const PagedKVCacheOptions& options);
+
 // `current` with those options changed that are given and not None.
 PagedKVCacheOptions changed_options(const PagedKVCacheOptions& current,
-                                    const nanobind::kwargs& given);
+                                    const nanobind::dict& given);
 
 }  // namespace kvik::python

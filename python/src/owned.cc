@@ -4,20 +4,23 @@
 #include "cache_members.h"
 
 namespace nb = nanobind;
-using namespace nb::literals;
 
 namespace kvik::python {
 namespace {
 
-DetachMode mode_of(const std::string& name) { return take(parse_detach_mode(name)); }
+DetachMode mode_of(const Arguments& a) {
+  return take(parse_detach_mode(a.text("mode", "contiguous_eval")));
+}
 
 // The rows that a constructor was given, cut to the offset; none: there are none.
 struct GivenRows {
   InputRows rows;
   std::optional<int64_t> offset;
 };
-std::optional<GivenRows> given_rows(nb::handle keys, nb::handle values,
-                                    std::optional<int64_t> offset) {
+std::optional<GivenRows> given_rows(const Arguments& a) {
+  const nb::object keys = a.object("keys");
+  const nb::object values = a.object("values");
+  const std::optional<int64_t> offset = a.optional_integer("offset");
   if (keys.is_none() != values.is_none()) {
     throw nb::value_error("give both keys and values, or none of them");
   }
@@ -56,9 +59,10 @@ PyTailOwned* tail_from(Held<Cache>& entry, DetachMode mode, std::optional<int64_
   return new PyTailOwned(take(std::move(made)), entry.family);
 }
 
-PyTailOwned* tail_owned_from_cache(nb::handle entry, const std::string& mode_name,
-                                   std::optional<int64_t> step) {
-  const DetachMode mode = mode_of(mode_name);
+PyTailOwned* tail_owned_from_cache(const Arguments& a) {
+  const nb::object entry = a.object("entry");
+  const DetachMode mode = mode_of(a);
+  const std::optional<int64_t> step = a.optional_integer("step");
   if (nb::isinstance<PyTailOwned>(entry))
     return tail_from(nb::cast<PyTailOwned&>(entry), mode, step);
   if (nb::isinstance<PyBlockOwned>(entry)) {
@@ -97,9 +101,10 @@ PyBlockOwned* block_from(Held<Cache>& entry, DetachMode mode, int64_t block_size
   return new PyBlockOwned(take(std::move(made)), entry.family);
 }
 
-PyBlockOwned* block_owned_from_cache(nb::handle entry, const std::string& mode_name,
-                                     int64_t block_size) {
-  const DetachMode mode = mode_of(mode_name);
+PyBlockOwned* block_owned_from_cache(const Arguments& a) {
+  const nb::object entry = a.object("entry");
+  const DetachMode mode = mode_of(a);
+  const int64_t block_size = a.integer("block_size", BlockOwnedOptions{}.block_size);
   if (nb::isinstance<PyTailOwned>(entry)) {
     return block_from(nb::cast<PyTailOwned&>(entry), mode, block_size);
   }
@@ -114,13 +119,13 @@ PyBlockOwned* block_owned_from_cache(nb::handle entry, const std::string& mode_n
 }
 
 template <class Cache>
-nb::tuple update_and_fetch(Held<Cache>& held, const ArrayLike& keys, const ArrayLike& values) {
-  const InputRows rows = import_rows(keys, values);
+nb::tuple update_and_fetch(Held<Cache>& held, const Arguments& a) {
+  const InputRows rows = import_rows(a.object("keys"), a.object("values"));
   auto all = take(locked(held, [&](Cache& cache) {
     return cache.update_and_fetch(rows.keys.view, rows.values.view);
   }));
   if (rows.family()) held.family = *rows.family();
-  return export_pair(all, held.family);
+  return export_pair(all, held.family, Access::view);
 }
 
 constexpr const char* kOwnedStateText =
@@ -135,26 +140,28 @@ constexpr const char* kOwnedMetaText =
 template <class Cache>
 void add_owned_members(nb::class_<Held<Cache>>& cls) {
   using Self = Held<Cache>;
-  cls.def("update_and_fetch", &update_and_fetch<Cache>, "keys"_a, "values"_a,
-          nb::sig("def update_and_fetch(self, keys: kvik._types.ArrayLike, values: "
-                  "kvik._types.ArrayLike) -> tuple[kvik._types.Array, kvik._types.Array]"),
-          "Appends keys [B, H_kv, T, Dk] and values [B, H_kv, T, Dv] and returns all valid rows, "
-          "read-only, without copying them. What is returned keeps its content for ever.\n\nRaises "
-          "ValueError for shapes or dtypes that differ from the first write, MemoryError; then "
-          "nothing was changed.")
-      .def_prop_ro(
-          "mode",
-          [](Self& held) {
-            return std::string(detach_mode_name(locked(held, [](Cache& c) { return c.mode(); })));
-          },
-          "Name of the detach mode.")
-      .def(
-          "tail_owner_stats",
-          [](Self& held) {
-            return dict_of(to_json(locked(held, [](Cache& c) { return c.tail_owner_stats(); })));
-          },
-          "mode, updates, arrays, bytes (of the new rows), time_s (seconds), copies, nbytes, "
-          "resident_bytes.");
+  def_method(
+      cls,
+      "def update_and_fetch(self, keys: kvik._types.ArrayLike, values: kvik._types.ArrayLike) -> "
+      "tuple[kvik._types.Array, kvik._types.Array]",
+      &update_and_fetch<Cache>,
+      "Appends keys [B, H_kv, T, Dk] and values [B, H_kv, T, Dv] and returns all valid rows, "
+      "read-only, without copying them. What is returned keeps its content for ever.\n\nRaises "
+      "ValueError for shapes or dtypes that differ from the first write, MemoryError; then "
+      "nothing was changed.");
+  def_method(
+      cls, "def tail_owner_stats(self) -> dict",
+      [](Self& held, const Arguments&) {
+        return dict_of(to_json(locked(held, [](Cache& c) { return c.tail_owner_stats(); })));
+      },
+      "mode, updates, arrays, bytes (of the new rows), time_s (seconds), copies, nbytes, "
+      "resident_bytes.");
+  cls.def_prop_ro(
+      "mode",
+      [](Self& held) {
+        return std::string(detach_mode_name(locked(held, [](Cache& c) { return c.mode(); })));
+      },
+      "Name of the detach mode.");
 }
 
 }  // namespace
@@ -168,37 +175,35 @@ void add_tail_owned(nb::module_& module, const Process&) {
       "Arrays that were returned keep their content for ever. A cache may be used by several "
       "threads; "
       "they wait for each other, and run without the GIL.");
-  cls.def(
-         "__init__",
-         [](PyTailOwned* self, nb::object keys, nb::object values, int64_t step,
-            std::optional<int64_t> offset, const std::string& mode, int64_t max_rows) {
-           const TailOwnedOptions options{step, mode_of(mode), max_rows};
-           const auto given = given_rows(keys, values, offset);
-           new (self) PyTailOwned(make_tail_owned(options, given), family_of(given));
-         },
-         "keys"_a = nb::none(), "values"_a = nb::none(), "step"_a = TailOwnedOptions{}.step,
-         "offset"_a = nb::none(), "mode"_a = "contiguous_eval",
-         "max_rows"_a = TailOwnedOptions{}.max_rows,
-         nb::sig("def __init__(self, keys: kvik._types.ArrayLike | None = None, values: "
-                 "kvik._types.ArrayLike | None = None, step: int = 256, offset: int | None = None, "
-                 "mode: str = 'contiguous_eval', max_rows: int = 262144) -> None"),
-         "A cache of the first offset rows (None: all) of keys and values, which are copied, or an "
-         "empty one. The capacity is a multiple of step; address space is reserved for "
-         "max_rows.\n\n"
-         "Raises ValueError for a mode that is none of eval_only, contiguous_eval, "
-         "selected_slice_contiguous_eval, metal_copy_leaf, and for numbers or arrays that do not "
-         "fit.")
-      .def_static(
-          "from_cache", &tail_owned_from_cache, "entry"_a, "mode"_a = "contiguous_eval",
-          "step"_a = nb::none(), nb::rv_policy::take_ownership,
-          nb::sig("def from_cache(entry: object, mode: str = 'contiguous_eval', step: int | "
-                  "None = None) -> TailOwnedKVCache"),
-          "A cache with the rows of another: by reference from a tail- or block-owned one, "
-          "else copied, from whatever has keys, values and offset. step: None takes the "
-          "entry's, or 256.")
-      .def_prop_ro("step", reader<TailOwnedKVCache>([](TailOwnedKVCache& c) { return c.step(); }),
-                   "Rows by which the capacity grows.");
-  add_cache_members(cls, kOwnedStateText, kOwnedMetaText);
+  def_init(
+      cls,
+      "def __init__(self, keys: kvik._types.ArrayLike | None = None, values: "
+      "kvik._types.ArrayLike | None = None, step: int = 256, offset: int | None = None, "
+      "mode: str = 'contiguous_eval', max_rows: int = 262144) -> None",
+      [](PyTailOwned* self, const Arguments& a) {
+        const TailOwnedOptions defaults;
+        const TailOwnedOptions options{a.integer("step", defaults.step), mode_of(a),
+                                       a.integer("max_rows", defaults.max_rows)};
+        const auto given = given_rows(a);
+        new (self) PyTailOwned(make_tail_owned(options, given), family_of(given));
+      },
+      "A cache of the first offset rows (None: all) of keys and values, which are copied, or an "
+      "empty one. The capacity is a multiple of step; address space is reserved for "
+      "max_rows.\n\n"
+      "Raises ValueError for a mode that is none of eval_only, contiguous_eval, "
+      "selected_slice_contiguous_eval, metal_copy_leaf, and for numbers or arrays that do not "
+      "fit.");
+  def_static(
+      cls,
+      "def from_cache(entry: object, mode: str = 'contiguous_eval', step: int | None = None) -> "
+      "TailOwnedKVCache",
+      &tail_owned_from_cache,
+      "A cache with the rows of another: by reference from a tail- or block-owned one, "
+      "else copied, from whatever has keys, values and offset. step: None takes the "
+      "entry's, or 256.");
+  cls.def_prop_ro("step", reader<TailOwnedKVCache>([](TailOwnedKVCache& c) { return c.step(); }),
+                  "Rows by which the capacity grows.");
+  add_cache_members(cls, "def fork(self) -> TailOwnedKVCache", kOwnedStateText, kOwnedMetaText);
   add_owned_members(cls);
 }
 
@@ -206,62 +211,61 @@ void add_block_owned(nb::module_& module, const Process&) {
   nb::class_<PyBlockOwned> cls(
       module, "BlockOwnedKVCache", nb::is_weak_referenceable(),
       "As TailOwnedKVCache, with rows counted in blocks of block_size rows.");
-  cls.def(
-         "__init__",
-         [](PyBlockOwned* self, int64_t block_size, const std::string& mode, nb::object keys,
-            nb::object values, std::optional<int64_t> offset, int64_t max_rows) {
-           const BlockOwnedOptions options{block_size, mode_of(mode), max_rows};
-           const auto given = given_rows(keys, values, offset);
-           new (self) PyBlockOwned(make_block_owned(options, given), family_of(given));
-         },
-         "block_size"_a = BlockOwnedOptions{}.block_size, "mode"_a = "contiguous_eval",
-         "keys"_a = nb::none(), "values"_a = nb::none(), "offset"_a = nb::none(),
-         "max_rows"_a = BlockOwnedOptions{}.max_rows,
-         nb::sig(
-             "def __init__(self, block_size: int = 1024, mode: str = 'contiguous_eval', keys: "
-             "kvik._types.ArrayLike | None = None, values: kvik._types.ArrayLike | None = None, "
-             "offset: int | None = None, max_rows: int = 262144) -> None"),
-         "A cache of the first offset rows (None: all) of keys and values, which are copied, or an "
-         "empty one. Raises ValueError as TailOwnedKVCache.")
-      .def_static(
-          "from_cache", &block_owned_from_cache, "entry"_a, "mode"_a = "contiguous_eval",
-          "block_size"_a = 1024, nb::rv_policy::take_ownership,
-          nb::sig("def from_cache(entry: object, mode: str = 'contiguous_eval', block_size: "
-                  "int = 1024) -> BlockOwnedKVCache"),
-          "As TailOwnedKVCache.from_cache; the block size is the argument.")
-      .def(
-          "update_without_fetch",
-          [](PyBlockOwned& held, const ArrayLike& keys, const ArrayLike& values) {
-            const InputRows rows = import_rows(keys, values);
-            check(locked(held, [&](BlockOwnedKVCache& cache) {
-              return cache.update_without_fetch(rows.keys.view, rows.values.view);
-            }));
-            if (rows.family()) held.family = *rows.family();
-          },
-          "keys"_a, "values"_a, "As update_and_fetch, returning nothing.")
-      .def(
-          "active_block_slices",
-          [](PyBlockOwned& held) {
-            nb::list slices;
-            for (const BlockOwnedKVCache::Slice& slice :
-                 locked(held, [](BlockOwnedKVCache& c) { return c.active_block_slices(); })) {
-              slices.append(nb::make_tuple(
-                  slice.start, export_array(slice.rows.keys, slice.rows.owner, held.family),
-                  export_array(slice.rows.values, slice.rows.owner, held.family)));
-            }
-            return slices;
-          },
-          nb::sig("def active_block_slices(self) -> list[tuple[int, kvik._types.Array, "
-                  "kvik._types.Array]]"),
-          "(first row, keys, values) of each block with valid rows, the last one cut to them; "
-          "read-only, not copied.")
-      .def_prop_ro("block_size",
-                   reader<BlockOwnedKVCache>([](BlockOwnedKVCache& c) { return c.block_size(); }),
-                   "Rows of a block.")
+  def_init(
+      cls,
+      "def __init__(self, block_size: int = 1024, mode: str = 'contiguous_eval', keys: "
+      "kvik._types.ArrayLike | None = None, values: kvik._types.ArrayLike | None = None, "
+      "offset: int | None = None, max_rows: int = 262144) -> None",
+      [](PyBlockOwned* self, const Arguments& a) {
+        const BlockOwnedOptions defaults;
+        const BlockOwnedOptions options{a.integer("block_size", defaults.block_size), mode_of(a),
+                                        a.integer("max_rows", defaults.max_rows)};
+        const auto given = given_rows(a);
+        new (self) PyBlockOwned(make_block_owned(options, given), family_of(given));
+      },
+      "A cache of the first offset rows (None: all) of keys and values, which are copied, or an "
+      "empty one. Raises ValueError as TailOwnedKVCache.");
+  def_static(
+      cls,
+      "def from_cache(entry: object, mode: str = 'contiguous_eval', block_size: int = 1024) -> "
+      "BlockOwnedKVCache",
+      &block_owned_from_cache, "As TailOwnedKVCache.from_cache; the block size is the argument.");
+  def_method(
+      cls,
+      "def update_without_fetch(self, keys: kvik._types.ArrayLike, values: kvik._types.ArrayLike) "
+      "-> None",
+      [](PyBlockOwned& held, const Arguments& a) {
+        const InputRows rows = import_rows(a.object("keys"), a.object("values"));
+        check(locked(held, [&](BlockOwnedKVCache& cache) {
+          return cache.update_without_fetch(rows.keys.view, rows.values.view);
+        }));
+        if (rows.family()) held.family = *rows.family();
+      },
+      "As update_and_fetch, returning nothing.");
+  def_method(
+      cls,
+      "def active_block_slices(self) -> list[tuple[int, kvik._types.Array, kvik._types.Array]]",
+      [](PyBlockOwned& held, const Arguments&) {
+        nb::list slices;
+        for (const BlockOwnedKVCache::Slice& slice :
+             locked(held, [](BlockOwnedKVCache& c) { return c.active_block_slices(); })) {
+          const auto array = [&](const ConstTensorView& rows) {
+            return export_array(rows, slice.rows.owner, held.family, Access::view);
+          };
+          slices.append(
+              nb::make_tuple(slice.start, array(slice.rows.keys), array(slice.rows.values)));
+        }
+        return slices;
+      },
+      "(first row, keys, values) of each block with valid rows, the last one cut to them; "
+      "read-only, not copied.");
+  cls.def_prop_ro("block_size",
+                  reader<BlockOwnedKVCache>([](BlockOwnedKVCache& c) { return c.block_size(); }),
+                  "Rows of a block.")
       .def_prop_ro("num_blocks",
                    reader<BlockOwnedKVCache>([](BlockOwnedKVCache& c) { return c.num_blocks(); }),
                    "Blocks that are backed with memory; a trim keeps them.");
-  add_cache_members(cls, kOwnedStateText, kOwnedMetaText);
+  add_cache_members(cls, "def fork(self) -> BlockOwnedKVCache", kOwnedStateText, kOwnedMetaText);
   add_owned_members(cls);
 }
 

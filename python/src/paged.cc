@@ -2,17 +2,16 @@
 #include <nanobind/stl/pair.h>
 
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "attention_call.h"
 #include "cache_members.h"
 #include "graph.h"
 
 namespace nb = nanobind;
-using namespace nb::literals;
 
 namespace kvik::python {
 namespace {
@@ -22,7 +21,7 @@ struct GivenRows {
   std::optional<InputRows> rows;
   std::optional<int64_t> offset;
 };
-GivenRows take_rows(nb::kwargs& options) {
+GivenRows take_rows(nb::dict& options) {
   GivenRows given;
   const auto pop = [&](const char* name) { return options.attr("pop")(name, nb::none()); };
   const nb::object keys = pop("keys");
@@ -31,7 +30,7 @@ GivenRows take_rows(nb::kwargs& options) {
   if (keys.is_none() != values.is_none()) {
     throw nb::value_error("give both keys and values, or none of them");
   }
-  if (!offset.is_none()) given.offset = nb::cast<int64_t>(offset);
+  if (!offset.is_none()) given.offset = to_integer(offset, "offset");
   if (!keys.is_none()) given.rows = import_rows(keys, values);
   if (keys.is_none() && given.offset.value_or(0) != 0) {
     throw nb::value_error(
@@ -65,8 +64,9 @@ PyPaged* paged_from(Held<Cache>& entry, const PagedKVCacheOptions& options,
   return new PyPaged(take(std::move(made)), entry.family);
 }
 
-PyPaged* paged_from_cache(const Process& process, nb::handle entry, const nb::kwargs& given) {
-  const PagedKVCacheOptions options = paged_options(process, given, Reads::of_constructor);
+PyPaged* paged_from_cache(const Process& process, const Arguments& a) {
+  const nb::object entry = a.object("entry");
+  const PagedKVCacheOptions options = paged_options(process, a.others(), Reads::of_constructor);
   if (nb::isinstance<PyTailOwned>(entry)) {
     return paged_from(nb::cast<PyTailOwned&>(entry), options, process);
   }
@@ -81,25 +81,23 @@ PyPaged* paged_from_cache(const Process& process, nb::handle entry, const nb::kw
   return new PyPaged(make_paged(options, process, rows), family_of(rows));
 }
 
-PagedPhase phase_of(const std::string& name) { return parse_paged_phase(name); }
-
-void update_without_fetch(PyPaged& held, const ArrayLike& keys, const ArrayLike& values,
-                          const std::string& phase) {
-  const InputRows rows = import_rows(keys, values);
+void update_without_fetch(PyPaged& held, const Arguments& a) {
+  const InputRows rows = import_rows(a.object("keys"), a.object("values"));
+  const PagedPhase phase = phase_of(a.text("phase", "unknown"));
   check(locked(held, [&](PagedKVCache& cache) {
-    return cache.update_without_fetch(rows.keys.view, rows.values.view, phase_of(phase));
+    return cache.update_without_fetch(rows.keys.view, rows.values.view, phase);
   }));
   if (rows.family()) held.family = *rows.family();
 }
 
-nb::tuple update_and_fetch(PyPaged& held, const ArrayLike& keys, const ArrayLike& values,
-                           const std::string& phase) {
-  const InputRows rows = import_rows(keys, values);
+nb::tuple update_and_fetch(PyPaged& held, const Arguments& a) {
+  const InputRows rows = import_rows(a.object("keys"), a.object("values"));
+  const PagedPhase phase = phase_of(a.text("phase", "unknown"));
   auto all = take(locked(held, [&](PagedKVCache& cache) {
-    return cache.update_and_fetch(rows.keys.view, rows.values.view, phase_of(phase));
+    return cache.update_and_fetch(rows.keys.view, rows.values.view, phase);
   }));
   if (rows.family()) held.family = *rows.family();
-  return export_pair(all, held.family);
+  return export_pair(all, held.family, Access::read_only);
 }
 
 std::optional<int64_t> head_dim_v(PyPaged& held) {
@@ -107,8 +105,38 @@ std::optional<int64_t> head_dim_v(PyPaged& held) {
   return shape ? std::optional(shape->head_dim_v) : std::nullopt;
 }
 
+// Whether the call has nothing to compute, its shapes being right. A cache that has never held a
+// row has no shapes.
+bool is_empty_call(PyPaged& held, const PagedAttentionCall& call) {
+  const auto shape = locked(held, [](PagedKVCache& c) { return c.shape(); });
+  const ConstTensorView& q = call.queries;
+  if (!shape || (q.dim(2) > 0 && shape->head_dim_v > 0)) return false;
+  const auto refuse = [](const std::string& what) { throw nb::value_error(what.c_str()); };
+  if (q.dim(0) != shape->batch) {
+    refuse("queries have " + std::to_string(q.dim(0)) + " batch rows; the cache holds " +
+           std::to_string(shape->batch));
+  }
+  if (q.dim(1) < 1 || q.dim(1) % shape->num_kv_heads != 0) {
+    refuse("queries have " + std::to_string(q.dim(1)) + " heads; a multiple of the " +
+           std::to_string(shape->num_kv_heads) + " KV heads is needed");
+  }
+  if (q.dim(3) != shape->head_dim_k || call.out.dim(3) != shape->head_dim_v) {
+    refuse("queries and out have head dims " + std::to_string(q.dim(3)) + " and " +
+           std::to_string(call.out.dim(3)) + "; the cache holds " +
+           std::to_string(shape->head_dim_k) + " and " + std::to_string(shape->head_dim_v));
+  }
+  for (int d = 0; d < 3; ++d) {
+    if (q.dim(d) != call.out.dim(d)) {
+      refuse("queries and out differ in dimension " + std::to_string(d));
+    }
+  }
+  check_mask_and_sinks(call, locked(held, [](PagedKVCache& c) { return c.offset(); }));
+  return true;
+}
+
 nb::object paged_attention(const Process& process, PyPaged& held, const CallArguments& arguments) {
   const BoundCall bound(arguments, NoMask::causal, head_dim_v(held));
+  if (is_empty_call(held, bound.call())) return bound.result();
   const bool served =
       take(locked(held, [&](PagedKVCache& cache) { return cache.paged_attention(bound.call()); }));
   process.fallbacks->warn();
@@ -117,6 +145,7 @@ nb::object paged_attention(const Process& process, PyPaged& held, const CallArgu
 
 nb::object attend(const Process& process, PyPaged& held, const CallArguments& arguments) {
   const BoundCall bound(arguments, NoMask::causal, head_dim_v(held));
+  if (is_empty_call(held, bound.call())) return bound.result();
   check(locked(held, [&](PagedKVCache& cache) { return cache.attend(bound.call()); }));
   process.fallbacks->warn();
   return bound.result();
@@ -125,15 +154,15 @@ nb::object attend(const Process& process, PyPaged& held, const CallArguments& ar
 // Binds a function of the arguments of an attention call.
 using Attend = nb::object (*)(const Process&, PyPaged&, const CallArguments&);
 auto attention_method(const Process& process, Attend function) {
-  return [process, function](PyPaged& held, const ArrayLike& queries, std::optional<double> scale,
-                             std::optional<int64_t> sliding_window, nb::object mask,
-                             std::optional<std::string> impl_override, nb::object sinks,
-                             double softcap, const std::string& phase, nb::object out) {
+  return [process, function](PyPaged& held, const Arguments& a) {
+    std::optional<int64_t> sliding_window = a.optional_integer("sliding_window");
     // As MTPLX says that there is none.
     if (sliding_window && *sliding_window <= 0) sliding_window.reset();
-    return function(process, held,
-                    {queries, scale, std::move(mask), sliding_window, std::move(impl_override),
-                     std::move(sinks), softcap, phase, std::move(out)});
+    return function(
+        process, held,
+        {a.object("queries"), a.optional_number("scale"), a.object("mask"), sliding_window,
+         a.optional_text("impl_override"), a.object("sinks"), a.number("softcap", 0),
+         phase_of(a.text("phase", "unknown")), a.object("out")});
   };
 }
 
@@ -156,151 +185,15 @@ nb::object last_bailout(PyPaged& held) {
   return dict;
 }
 
-nb::tuple export_pages(PyPaged& held) {
-  const std::optional<KvPages> pages =
-      take(locked(held, [](PagedKVCache& c) { return c.export_pages(); }));
-  if (!pages) return nb::make_tuple(nb::none(), nb::none());
-  return nb::make_tuple(export_array(pages->key_cache, pages->owner, held.family),
-                        export_array(pages->value_cache, pages->owner, held.family));
-}
-
-void import_pages(PyPaged& held, const ArrayLike& key_cache, const ArrayLike& value_cache,
-                  const std::vector<int32_t>& block_table, int64_t offset) {
-  const InputArray keys = import_array(key_cache, "key_cache", 4);
-  const InputArray values = import_array(value_cache, "value_cache", 4);
-  check(locked(held, [&](PagedKVCache& cache) {
-    return cache.import_pages(keys.view, values.view, block_table, offset);
-  }));
-  const auto family = keys.family ? keys.family : values.family;
-  if (family) held.family = *family;
-}
-
-// A read-only array of bytes of rank 4 over memory that `owner` holds.
-nb::object export_bytes(std::span<const std::byte> bytes, std::initializer_list<size_t> shape,
-                        const std::shared_ptr<const void>& owner) {
-  const nb::capsule keep(new std::shared_ptr<const void>(owner), [](void* p) noexcept {
-    delete static_cast<std::shared_ptr<const void>*>(p);
-  });
-  return nb::cast(nb::ndarray<nb::numpy, const uint8_t>(bytes.data(), shape, keep));
-}
-
-const char* dtype_text(DType dtype) {
-  return dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
-}
-
-nb::object export_codes(PyPaged& held, const std::string& layout_name) {
-  const KvCodeLayout layout = take(parse_kv_code_layout(layout_name));
-  const std::optional<KvCodes> codes =
-      take(locked(held, [&](PagedKVCache& c) { return c.export_codes(layout); }));
-  if (!codes) return nb::none();
-  const KvArrayShape& shape = codes->shape;
-  const auto batch = static_cast<size_t>(shape.batch);
-  const auto heads = static_cast<size_t>(shape.num_kv_heads);
-  const auto rows = static_cast<size_t>(codes->num_rows);
-  const bool tiles = layout == KvCodeLayout::tiles;
-  const size_t units = tiles ? (rows + kTileTokens - 1) / kTileTokens : rows;
-  const auto array = [&](std::span<const std::byte> bytes) {
-    const size_t count = batch * heads * units;
-    const size_t unit = count == 0 ? 0 : bytes.size() / count;
-    return tiles ? export_bytes(bytes, {batch, units, heads, unit}, codes->owner)
-                 : export_bytes(bytes, {batch, heads, units, unit}, codes->owner);
-  };
-  nb::dict dict;
-  dict["format"] =
-      std::string(kv_code_name(codes->format.k)) + ":" + std::string(kv_code_name(codes->format.v));
-  dict["layout"] = std::string(kv_code_layout_name(layout));
-  dict["num_rows"] = codes->num_rows;
-  dict["head_dim_k"] = shape.head_dim_k;
-  dict["head_dim_v"] = shape.head_dim_v;
-  dict["dtype_k"] = dtype_text(shape.dtype_k);
-  dict["dtype_v"] = dtype_text(shape.dtype_v);
-  dict["keys"] = array(codes->keys);
-  dict["values"] = array(codes->values);
-  return dict;
-}
-
-using ByteArray = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
-
-// What export_codes gave, or the like. The arrays keep the memory.
-struct GivenCodes {
-  KvCodes codes;
-  ByteArray keys, values;
-};
-GivenCodes codes_of(const nb::dict& dict) {
-  const auto item = [&](const char* name) {
-    if (!dict.contains(name)) {
-      throw nb::value_error(("codes need \"" + std::string(name) + "\"; see export_codes").c_str());
-    }
-    return nb::object(dict[name]);
-  };
-  const auto bytes = [&](const char* name) {
-    ByteArray array;
-    if (!nb::try_cast(item(name), array)) {
-      throw nb::value_error(
-          (std::string(name) + " of codes must be a row-major uint8 array of rank 4").c_str());
-    }
-    return array;
-  };
-  GivenCodes given{{}, bytes("keys"), bytes("values")};
-  KvCodes& codes = given.codes;
-  codes.format = take(parse_kv_format(nb::cast<std::string>(nb::str(item("format")))));
-  codes.layout = take(parse_kv_code_layout(nb::cast<std::string>(nb::str(item("layout")))));
-  codes.num_rows = nb::cast<int64_t>(item("num_rows"));
-  const int heads_at = codes.layout == KvCodeLayout::rows ? 1 : 2;
-  codes.shape = {static_cast<int64_t>(given.keys.shape(0)),
-                 static_cast<int64_t>(given.keys.shape(static_cast<size_t>(heads_at))),
-                 nb::cast<int64_t>(item("head_dim_k")),
-                 nb::cast<int64_t>(item("head_dim_v")),
-                 parse_dtype(item("dtype_k")),
-                 parse_dtype(item("dtype_v"))};
-  for (const size_t d : {0, 1, 2}) {
-    if (given.keys.shape(d) != given.values.shape(d)) {
-      throw nb::value_error("keys and values of codes differ in their first three dimensions");
-    }
-  }
-  const auto span = [](const ByteArray& array) {
-    return std::as_bytes(std::span<const uint8_t>(array.data(), array.size()));
-  };
-  codes.keys = span(given.keys);
-  codes.values = span(given.values);
-  return given;
-}
-
-void import_codes(PyPaged& held, const nb::dict& dict) {
-  const GivenCodes given = codes_of(dict);
-  check(locked(held, [&](PagedKVCache& cache) { return cache.import_codes(given.codes); }));
-}
-
-std::vector<int32_t> block_table(PyPaged& held, int64_t batch_row) {
-  std::vector<int32_t> table;
-  const int64_t batch = locked(held, [&](PagedKVCache& cache) -> int64_t {
-    const auto shape = cache.shape();
-    if (shape && batch_row >= 0 && batch_row < shape->batch) table = cache.block_table(batch_row);
-    return shape ? shape->batch : 0;
-  });
-  if (batch_row < 0 || batch_row >= batch) {
-    throw nb::index_error(("batch row " + std::to_string(batch_row) + " is not one of the " +
-                           std::to_string(batch) + " of the cache")
-                              .c_str());
-  }
-  return table;
-}
-
 void add_attention(nb::class_<PyPaged>& cls, const Process& process) {
-  const auto def = [&](const char* name, Attend function, const nb::sig& signature,
-                       const char* doc) {
-    cls.def(name, attention_method(process, function), "queries"_a, "scale"_a = nb::none(),
-            "sliding_window"_a = nb::none(), "mask"_a = nb::none(), "impl_override"_a = nb::none(),
-            "sinks"_a = nb::none(), nb::kw_only(), "softcap"_a = 0.0, "phase"_a = "unknown",
-            "out"_a = nb::none(), signature, doc);
-  };
-  def("paged_attention", &paged_attention,
-      nb::sig(
-          "def paged_attention(self, queries: kvik._types.ArrayLike, scale: float | None = None, "
-          "sliding_window: int | None = None, mask: kvik._types.ArrayLike | str | None = None, "
-          "impl_override: str | None = None, sinks: kvik._types.ArrayLike | None = None, *, "
-          "softcap: float = 0.0, phase: str = 'unknown', out: kvik._types.ArrayLike | None = "
-          "None) -> kvik._types.Array | None"),
+  def_method(
+      cls,
+      "def paged_attention(self, queries: kvik._types.ArrayLike, scale: float | None = None, "
+      "sliding_window: int | None = None, mask: kvik._types.ArrayLike | str | None = None, "
+      "impl_override: str | None = None, sinks: kvik._types.ArrayLike | None = None, *, "
+      "softcap: float = 0.0, phase: str = 'unknown', out: kvik._types.ArrayLike | None = "
+      "None) -> kvik._types.Array | None",
+      attention_method(process, &paged_attention),
       "Attention of queries [B, H, q_len, Dk] over all cached rows, those of the queries included "
       "(update first); returns [B, H, q_len, Dv] in the dtype of the queries, or writes to out and "
       "returns it.\n\n"
@@ -312,15 +205,19 @@ void add_attention(nb::class_<PyPaged>& cls, const Process& process) {
       "all. sinks: one logit per query head. softcap: 0 is none. phase: prefill, decode_verify, "
       "ar_decode or postcommit, for the counters. impl_override: a name of the routes paged or "
       "gather.\n\n"
+      "No queries give an empty array. out may share memory with queries and mask.\n\n"
       "Returns None where paged attention declines (see paged_attention_last_bailout): an empty "
-      "cache, no queries, more than max_q_len, a mask that adds other numbers. Raises ValueError "
+      "cache that has never held a row, more than max_q_len, a mask that adds other numbers. "
+      "Raises ValueError "
       "for shapes that do not fit. Runs without the GIL.");
-  def("attend", &attend,
-      nb::sig("def attend(self, queries: kvik._types.ArrayLike, scale: float | None = None, "
-              "sliding_window: int | None = None, mask: kvik._types.ArrayLike | str | None = None, "
-              "impl_override: str | None = None, sinks: kvik._types.ArrayLike | None = None, *, "
-              "softcap: float = 0.0, phase: str = 'unknown', out: kvik._types.ArrayLike | None = "
-              "None) -> kvik._types.Array"),
+  def_method(
+      cls,
+      "def attend(self, queries: kvik._types.ArrayLike, scale: float | None = None, "
+      "sliding_window: int | None = None, mask: kvik._types.ArrayLike | str | None = None, "
+      "impl_override: str | None = None, sinks: kvik._types.ArrayLike | None = None, *, "
+      "softcap: float = 0.0, phase: str = 'unknown', out: kvik._types.ArrayLike | None = "
+      "None) -> kvik._types.Array",
+      attention_method(process, &attend),
       "As paged_attention, but what that declines is served another way, counted and warned of: "
       "more than max_q_len queries over gathered rows (of a low-bit cache by the request's route), "
       "a "
@@ -328,67 +225,18 @@ void add_attention(nb::class_<PyPaged>& cls, const Process& process) {
       "no such fallback, or it is forbidden.");
 }
 
-void add_pages(nb::class_<PyPaged>& cls) {
-  using Cache = PagedKVCache;
-  cls.def_prop_ro("block_size", reader<Cache>([](Cache& c) { return c.block_size(); }),
-                  "Tokens of a block.")
-      .def_prop_ro("num_blocks", reader<Cache>([](Cache& c) { return c.num_blocks(); }),
-                   "Blocks of each batch row: the capacity.")
-      .def_prop_ro("allocated_blocks",
-                   reader<Cache>([](Cache& c) { return c.paged_stats().allocated_blocks; }),
-                   "Blocks that hold rows of this cache, over all batch rows.")
-      .def_prop_ro("turboquant",
-                   reader<Cache>([](Cache& c) { return c.options().turboquant.has_value(); }),
-                   "Whether rows are stored by TurboQuant.")
-      .def_prop_ro("kv_quant", reader<Cache>([](Cache& c) {
-                     return c.options().kv_quant.has_value() && !c.options().turboquant;
-                   }),
-                   "Whether rows are stored by KV-Quant.")
-      .def_prop_ro(
-          "key_cache", [](PyPaged& held) { return nb::object(export_pages(held)[0]); },
-          nb::sig("def key_cache(self) -> kvik._types.Array | None"),
-          "A copy of the pages of the keys, [B * num_blocks, block_size, H_kv, Dk], decoded where "
-          "they are stored in low bits, slots without a row zero; None before the first write.")
-      .def_prop_ro(
-          "value_cache", [](PyPaged& held) { return nb::object(export_pages(held)[1]); },
-          nb::sig("def value_cache(self) -> kvik._types.Array | None"),
-          "As key_cache, of the values.")
-      .def("export_pages", &export_pages,
-           nb::sig("def export_pages(self) -> tuple[kvik._types.Array | None, kvik._types.Array | "
-                   "None]"),
-           "(key_cache, value_cache).")
-      .def(
-          "import_pages", &import_pages, "key_cache"_a, "value_cache"_a, "block_table"_a,
-          "offset"_a,
-          "Replaces all rows by the first offset tokens of pages [num_pages, block_size, H_kv, D]. "
-          "block_table: the pages of batch row 0, then of row 1, and so on, ceil(offset / "
-          "block_size) each.\n\nRaises ValueError for what does not fit; then nothing was changed.")
-      .def("export_codes", &export_codes, "layout"_a = "rows",
-           nb::sig("def export_codes(self, layout: str = 'rows') -> dict[str, object] | None"),
-           "The rows as they are stored, without rounding; None before the first write: format "
-           "(\"q8:q8\"), layout, num_rows, head_dim_k, head_dim_v, dtype_k, dtype_v, and the uint8 "
-           "arrays keys and values. layout \"rows\": [B, H_kv, num_rows, row bytes], rows as "
-           "kvik.encode gives them; \"tiles\": [B, ceil(num_rows / 16), H_kv, tile bytes], as the "
-           "pages hold them.")
-      .def("import_codes", &import_codes, "codes"_a,
-           nb::sig("def import_codes(self, codes: dict[str, object]) -> None"),
-           "Replaces all rows by what export_codes gave, exactly.\n\nRaises ValueError for another "
-           "format than this cache's, for sizes that do not fit and for rows that stand for values "
-           "which are not finite; then nothing was changed.")
-      .def("block_table", &block_table, "batch_row"_a = 0,
-           "Page of each block of a batch row. Raises IndexError.");
-}
-
 }  // namespace
 
 void add_paged(nb::module_& module, const Process& process) {
-  module.def(
-      "split_block_table",
-      [](int64_t block_size, const std::vector<int32_t>& block_table) {
-        const SplitBlockTable split = take(split_block_table(block_size, block_table));
+  def_function(
+      module,
+      "def split_block_table(block_size: int, block_table: collections.abc.Sequence[int]) -> "
+      "tuple[int, list[int]]",
+      [](const Arguments& a) {
+        const SplitBlockTable split = take(split_block_table(
+            a.integer("block_size"), to_integers(a.object("block_table"), "block_table")));
         return std::make_pair(split.block_size, split.block_table);
       },
-      "block_size"_a, "block_table"_a,
       "(size, table) for kernels of other programs, which take blocks of 32, 16 or 8 tokens only: "
       "the largest of these that divides block_size, and the table in which a page is the row of "
       "its parts. Pages [num_pages, block_size, ...] are then [num_pages * parts, size, "
@@ -402,96 +250,110 @@ void add_paged(nb::module_& module, const Process& process) {
       "are "
       "fixed by the first write, before which nothing is allocated. A cache may be used by several "
       "threads; they wait for each other, and run without the GIL.");
+  // The options are those of a table, which says what is wrong with one.
   cls.def(
-         "__init__",
-         [process](PyPaged* self, nb::kwargs options) {
-           const GivenRows given = take_rows(options);
-           const auto all = paged_options(process, options, Reads::of_constructor);
-           new (self) PyPaged(make_paged(all, process, given), family_of(given));
+      "__init__",
+      [process](PyPaged* self, const nb::args& args, const nb::kwargs& given_options) {
+        if (args.size() > 0) {
+          throw nb::type_error("PagedKVCache() takes its options by keyword only");
+        }
+        nb::dict options;
+        options.update(given_options);
+        const GivenRows given = take_rows(options);
+        const auto all = paged_options(process, options, Reads::of_constructor);
+        new (self) PyPaged(make_paged(all, process, given), family_of(given));
+      },
+      nb::sig(
+          "def __init__(self, *, block_size: int | None = None, num_blocks: int | None = None, "
+          "keys: kvik._types.ArrayLike | None = None, values: kvik._types.ArrayLike | None = "
+          "None, offset: int | None = None, turboquant_config: dict[str, object] | None = None, "
+          "kv_quant_config: dict[str, object] | str | None = None, kv_format: str | None = "
+          "None, "
+          "dynamic: bool | None = "
+          "None, context_window: int | None = None, max_tokens: int | None = None, "
+          "attention_impl: str | None = None, sliding_window: int | None = None, max_q_len: "
+          "int | None = None, partitioned: bool | None = None, partition_threshold: int | "
+          "None = None, forbid_dense_fallback: bool | None = None, forbid_active_arrays: "
+          "bool | None = None) -> None"),
+      "block_size (16 tokens), num_blocks (1024, of each batch row). dynamic: whether "
+      "num_blocks grows, up to context_window or max_tokens (2**20) tokens. keys, values, "
+      "offset: "
+      "rows to copy in, the first offset of them (None: all).\n\n"
+      "Low-bit storage, of which the first given wins: turboquant_config, a dict with k_quant "
+      "(q8_0, uint8, q5_0, q4_0, int2) and v_quant (q2_0, q3_0, q4_0, q5_0, q8_0); "
+      "kv_quant_config, a mode (q8, q6, q4, off) or a dict with mode; kv_format, any two "
+      "formats such as \"tq8:tcq4\", alone. attention_impl: the route. \"paged\" (None, "
+      "\"packed\", \"auto\") reads the pages or the codes in them; \"gather\" (\"mirror\") "
+      "reads a "
+      "copy, which a low-bit cache keeps decoded, in the dtype of the config's \"dtype\" (None: "
+      "of the rows), and to which a call adds the new rows. "
+      "sliding_window: overrides that of every call. max_q_len, partitioned, "
+      "partition_threshold (2048): when paged_attention declines. forbid_dense_fallback, "
+      "forbid_active_arrays: make these errors. What is None is read from the environment, else "
+      "has its default.\n\nRaises ValueError naming the option.");
+  def_static(
+      cls, "def from_cache(entry: object, **options: object) -> PagedKVCache",
+      [process](const Arguments& a) { return paged_from_cache(process, a); },
+      "A cache with a copy of the rows of another, ours or whatever has keys, values and "
+      "offset. Options as of the constructor.");
+  def_method(
+      cls,
+      "def update_without_fetch(self, keys: kvik._types.ArrayLike, values: kvik._types.ArrayLike, "
+      "phase: str = 'unknown') -> None",
+      &update_without_fetch,
+      "Appends keys [B, H_kv, T, Dk] and values [B, H_kv, T, Dv] to the pages.\n\nRaises "
+      "ValueError for shapes or dtypes that differ from the first write, for head dims that a "
+      "low-bit format does not store and for numbers that it refuses (infinity, NaN), "
+      "OutOfPagesError when the capacity is full and may not grow, MemoryError; then nothing "
+      "was changed.");
+  def_method(
+      cls,
+      "def update_and_fetch(self, keys: kvik._types.ArrayLike, values: kvik._types.ArrayLike, "
+      "phase: str = 'unknown') -> tuple[kvik._types.Array, kvik._types.Array]",
+      &update_and_fetch, "The same, and returns a copy of all rows: O(offset).");
+  def_method(
+      cls, "def reconfigure(self, **options: object) -> None",
+      [](PyPaged& held, const Arguments& a) {
+        const auto options =
+            changed_options(locked(held, [](PagedKVCache& c) { return c.options(); }), a.others());
+        check(locked(held, [&](PagedKVCache& c) -> Status {
+          if (!c.empty() && options.block_size != c.block_size()) {
+            return invalid_argument("the rows lie in blocks of " + std::to_string(c.block_size()) +
+                                    " tokens; empty the cache to change block_size");
+          }
+          return c.reconfigure(options);
+        }));
+      },
+      "Takes the options of the constructor that are given; with rows, all but the block size. "
+      "Rows "
+      "that another storage is asked for are decoded and encoded anew. kv_quant_config \"off\" "
+      "and "
+      "turboquant_config False end theirs. Raises as the constructor; then nothing was "
+      "changed.");
+  def_method(
+      cls, "def paged_stats(self) -> dict",
+      [](PyPaged& held, const Arguments&) {
+        return dict_of(to_json(locked(held, [](PagedKVCache& c) { return c.paged_stats(); })));
+      },
+      "The counters as a dict; times in seconds, sizes in bytes, lengths in tokens.");
+  cls.def_prop_ro(
+         "_keywords",
+         [](PyPaged& held) {
+           return keywords_of(locked(held, [](PagedKVCache& c) {
+             PagedKVCacheOptions options = c.options();
+             options.num_blocks = c.num_blocks();
+             return options;
+           }));
          },
-         nb::sig(
-             "def __init__(self, *, block_size: int | None = None, num_blocks: int | None = None, "
-             "keys: kvik._types.ArrayLike | None = None, values: kvik._types.ArrayLike | None = "
-             "None, offset: int | None = None, turboquant_config: dict[str, object] | None = None, "
-             "kv_quant_config: dict[str, object] | str | None = None, kv_format: str | None = "
-             "None, "
-             "dynamic: bool | None = "
-             "None, context_window: int | None = None, max_tokens: int | None = None, "
-             "attention_impl: str | None = None, sliding_window: int | None = None, max_q_len: "
-             "int | None = None, partitioned: bool | None = None, partition_threshold: int | "
-             "None = None, forbid_dense_fallback: bool | None = None, forbid_active_arrays: "
-             "bool | None = None) -> None"),
-         "block_size (16 tokens), num_blocks (1024, of each batch row). dynamic: whether "
-         "num_blocks grows, up to context_window or max_tokens (2**20) tokens. keys, values, "
-         "offset: "
-         "rows to copy in, the first offset of them (None: all).\n\n"
-         "Low-bit storage, of which the first given wins: turboquant_config, a dict with k_quant "
-         "(q8_0, uint8, q5_0, q4_0, int2) and v_quant (q2_0, q3_0, q4_0, q5_0, q8_0); "
-         "kv_quant_config, a mode (q8, q6, q4, off) or a dict with mode; kv_format, any two "
-         "formats such as \"tq8:tcq4\", alone. attention_impl: the route. \"paged\" (None, "
-         "\"packed\", \"auto\") reads the pages or the codes in them; \"gather\" (\"mirror\") "
-         "reads a "
-         "copy, which a low-bit cache keeps decoded, in the dtype of the config's \"dtype\" (None: "
-         "of the rows), and to which a call adds the new rows. "
-         "sliding_window: overrides that of every call. max_q_len, partitioned, "
-         "partition_threshold (2048): when paged_attention declines. forbid_dense_fallback, "
-         "forbid_active_arrays: make these errors. What is None is read from the environment, else "
-         "has its default.\n\nRaises ValueError naming the option.")
-      .def_static(
-          "from_cache",
-          [process](nb::handle entry, const nb::kwargs& options) {
-            return paged_from_cache(process, entry, options);
-          },
-          "entry"_a, "options"_a, nb::rv_policy::take_ownership,
-          nb::sig("def from_cache(entry: object, **options: object) -> PagedKVCache"),
-          "A cache with a copy of the rows of another, ours or whatever has keys, values and "
-          "offset. Options as of the constructor.")
-      .def("update_without_fetch", &update_without_fetch, "keys"_a, "values"_a,
-           "phase"_a = "unknown",
-           "Appends keys [B, H_kv, T, Dk] and values [B, H_kv, T, Dv] to the pages.\n\nRaises "
-           "ValueError for shapes or dtypes that differ from the first write, for head dims that a "
-           "low-bit format does not store and for numbers that it refuses (infinity, NaN), "
-           "OutOfPagesError when the capacity is full and may not grow, MemoryError; then nothing "
-           "was changed.")
-      .def("update_and_fetch", &update_and_fetch, "keys"_a, "values"_a, "phase"_a = "unknown",
-           nb::sig("def update_and_fetch(self, keys: kvik._types.ArrayLike, values: "
-                   "kvik._types.ArrayLike, phase: str = 'unknown') -> tuple[kvik._types.Array, "
-                   "kvik._types.Array]"),
-           "The same, and returns a copy of all rows: O(offset).")
-      .def(
-          "reconfigure",
-          [](PyPaged& held, const nb::kwargs& given) {
-            const auto options =
-                changed_options(locked(held, [](PagedKVCache& c) { return c.options(); }), given);
-            check(locked(held, [&](PagedKVCache& c) -> Status {
-              if (!c.empty() && options.block_size != c.block_size()) {
-                return invalid_argument("the rows lie in blocks of " +
-                                        std::to_string(c.block_size()) +
-                                        " tokens; empty the cache to change block_size");
-              }
-              return c.reconfigure(options);
-            }));
-          },
-          "options"_a, nb::sig("def reconfigure(self, **options: object) -> None"),
-          "Takes the options of the constructor that are given; with rows, all but the block size. "
-          "Rows "
-          "that another storage is asked for are decoded and encoded anew. kv_quant_config \"off\" "
-          "and "
-          "turboquant_config False end theirs. Raises as the constructor; then nothing was "
-          "changed.")
-      .def(
-          "paged_stats",
-          [](PyPaged& held) {
-            return dict_of(to_json(locked(held, [](PagedKVCache& c) { return c.paged_stats(); })));
-          },
-          "The counters as a dict; times in seconds, sizes in bytes, lengths in tokens.")
+         nb::sig("def _keywords(self) -> dict[str, object]"),
+         "Keyword arguments of the constructor that make a cache like this one, without rows.")
       .def_prop_ro(
           "paged_attention_last_bailout", &last_bailout,
           nb::sig("def paged_attention_last_bailout(self) -> dict[str, object] | None"),
           "The last call that was not served, or not as asked for: phase, reason, impl, and "
           "the numbers that decided.");
   add_cache_members(
-      cls,
+      cls, "def fork(self) -> PagedKVCache",
       "(keys, values): a copy of the valid rows, decoded where they are stored in low bits; (None, "
       "None) while empty. Setting replaces all "
       "rows; None or (None, None) empties the cache.",
@@ -499,7 +361,7 @@ void add_paged(nb::module_& module, const Process& process) {
       "rows only the offset is taken, downwards. Raises ValueError for what does not fit; then "
       "nothing was changed.");
   add_attention(cls, process);
-  add_pages(cls);
+  add_page_members(cls);
   add_graph_members(cls, process);
 }
 

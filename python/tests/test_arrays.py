@@ -62,6 +62,38 @@ def test_bfloat16_array_rounds_as_ml_dtypes_does():
     assert np.isnan(got.numpy()[~finite]).all()
 
 
+def test_doubles_and_ints_are_rounded_to_bfloat16_once():
+    half_way = 1 + 2.0**-8  # between 1 and the next bfloat16; the tie goes to 1
+    doubles = np.array([half_way + 2.0**-40, half_way, half_way - 2.0**-40, -half_way - 2.0**-40])
+    up = 1 + 2.0**-7
+    assert kvik.BFloat16Array.from_float32(doubles).numpy().tolist() == [up, 1, 1, -up]
+    ints = np.array([2**40 + 2**32, 2**40 + 2**32 + 1, -(2**40) - 2**32 - 1])
+    assert kvik.BFloat16Array.from_float32(ints).numpy().tolist() == [
+        2**40,
+        2**40 + 2**33,
+        -(2**40) - 2**33,
+    ]
+    edge = kvik.BFloat16Array.from_float32(np.array([1e300, -np.inf, 0.0, 1e-300])).numpy()
+    assert edge.tolist() == [np.inf, -np.inf, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.ones(2, complex),
+        np.ones(2, np.longdouble),
+        "ab",
+        None,
+        np.ma.masked_less(np.zeros(2), 1),
+        np.zeros(2, "M8[s]"),
+    ],
+    ids=str,
+)
+def test_what_is_no_real_number_is_no_bfloat16(values):
+    with pytest.raises(ValueError, match="values"):
+        kvik.BFloat16Array.from_float32(values)
+
+
 def test_dlpack_of_bf16_goes_both_ways_without_a_copy():
     array = kvik.BFloat16Array(np.arange(12, dtype=np.uint16).reshape(3, 4).copy())
     back = kvik._core._bfloat16_bits(array)
@@ -164,7 +196,7 @@ def test_out_must_fit():
     ("keys", "error", "match"),
     [
         ([[1.0]], TypeError, "keys must be an array"),
-        (None, TypeError, "arguments"),
+        (None, TypeError, "keys must be an array"),
         (np.zeros((1, 2, 3, 8), np.float64), ValueError, "keys has dtype float64"),
         (np.zeros((1, 2, 3, 8), np.int32), ValueError, "keys has dtype int32"),
         (np.zeros((2, 3, 8), np.float32), ValueError, "keys has 3 dimensions; it needs 4"),

@@ -149,7 +149,8 @@ def test_codes_that_do_not_fit_are_refused_and_change_nothing():
         ({"layout": "lines"}, "rows, tiles"),
         ({"keys": good["keys"][:, :1]}, "rank 4|first three"),
         ({"keys": nan}, "not finite"),
-        ({"values": np.zeros(3, np.float32)}, "uint8 array"),
+        ({"values": np.zeros(3, np.float32)}, "values of codes has dtype float32; use uint8"),
+        ({"values": np.zeros(3, np.uint8)}, "values of codes has 1 dimensions"),
         ({"dtype_k": "int8"}, "no dtype"),
     ):
         with pytest.raises(ValueError, match=text):

@@ -4,6 +4,7 @@ from .block_owned import BlockOwnedKVCache
 from .extension import ExtensionError
 from .files import load_prompt_cache, save_older_prompt_cache, save_prompt_cache
 from .flags import add_paged_arguments, paged_options
+from .handover import handover_counts
 from .install import (
     install,
     install_block_owned_attention_kv_cache,
@@ -24,6 +25,7 @@ __all__ = [
     "TailOwnedKVCache",
     "VllmMetalPagedKVCache",
     "add_paged_arguments",
+    "handover_counts",
     "install",
     "install_block_owned_attention_kv_cache",
     "install_tail_owned_attention_kv_cache",

@@ -4,7 +4,7 @@ copy."""
 import mlx.core as mx
 import numpy as np
 
-import kvik
+from kvik import _core
 
 
 def to_mlx(array, length):
@@ -12,4 +12,4 @@ def to_mlx(array, length):
     returned."""
     if isinstance(array, np.ndarray):
         return mx.array(array[..., :length, :])
-    return mx.array(kvik.BFloat16Array(array.bits[..., :length, :]))
+    return mx.array(_core._bfloat16_dlpack(array.bits[..., :length, :]))

@@ -1,5 +1,6 @@
 """The block-owned cache of one layer on MLX arrays."""
 
+from .checks import whole
 from .modes import parse_meta
 from .owned import MAX_ROWS, OwnedKVCache
 
@@ -12,6 +13,9 @@ class BlockOwnedKVCache(OwnedKVCache):
     nothing. All else is as in TailOwnedKVCache. `updates` counts blocks that a call touches, not
     calls.
     """
+
+    _STEP_NAME = "block_size"
+    _SETTINGS = {"block_size": 1024, "mode": "contiguous_eval", "max_rows": MAX_ROWS}
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class BlockOwnedKVCache(OwnedKVCache):
 
     def count_anew(self, block_size):
         """Counts the rows in blocks of another size; nothing is copied."""
+        block_size = whole(block_size, "block_size")
         if block_size < 1:
             raise ValueError(f"a block has at least one row, not {block_size}")
         self.step = block_size

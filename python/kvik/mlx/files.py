@@ -99,8 +99,10 @@ def save_prompt_cache(file_name, cache, metadata=None):
 
 
 def save_older_prompt_cache(file_name, cache, metadata=None):
-    """Writes the layout of mlx-lm before 0.32.2, for caches with state and meta_state."""
+    """Writes the layout of mlx-lm before 0.32.2, for caches with state and meta_state; where a
+    state has no rows, arrays without elements."""
     arrays = dict(tree_flatten([c.state for c in cache]))
+    arrays = {path: mx.array([]) if leaf is None else leaf for path, leaf in arrays.items()}
     names = [type(c).__name__ for c in cache]
     parts = [[c.meta_state for c in cache], metadata or {}, names]
     mx.save_safetensors(str(file_name), arrays, dict(tree_flatten(parts)))

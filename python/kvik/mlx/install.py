@@ -23,6 +23,11 @@ def _holds_rows_in_order(entry):
     )
 
 
+def check_list(cache):
+    if not isinstance(cache, list):
+        raise TypeError(f"cache must be a list, not {type(cache).__name__}")
+
+
 class _Rows:
     """What the installer of kvik reads of an entry."""
 
@@ -58,6 +63,7 @@ def install_vllm_metal_paged_attention_kv_cache(
         The report: enabled, mode, entries, skipped, block_size, num_blocks, turboquant, kv_quant,
         attention_impl, external_ops_required.
     """
+    check_list(cache)
     shadow = []
     for entry in cache:
         if isinstance(entry, PagedKVCache):
@@ -107,6 +113,7 @@ def uninstall(cache=None):
 
 
 def _install_owned(cache, make, wanted, reconfigure, skips):
+    check_list(cache)
     entries = skipped = 0
     new = list(cache)
     for i, entry in enumerate(cache):
@@ -126,6 +133,8 @@ def install_tail_owned_attention_kv_cache(cache, mode="contiguous_eval", step=No
     """Replaces entries of a cache list in place by tail-owned ones with the same rows; returns the
     report."""
 
+    TailOwnedKVCache(mode=mode, **({} if step is None else {"step": step}))  # refuses bad ones
+
     def reconfigure(entry):
         entry.meta_state = (entry.step if step is None else step, entry.offset, mode)
 
@@ -142,6 +151,8 @@ def install_tail_owned_attention_kv_cache(cache, mode="contiguous_eval", step=No
 
 def install_block_owned_attention_kv_cache(cache, mode="contiguous_eval", block_size=1024):
     """Replaces entries by block-owned ones; skips tail-owned ones too. Returns the report."""
+
+    BlockOwnedKVCache(mode=mode, block_size=block_size)  # refuses bad ones
 
     def reconfigure(entry):
         if entry.block_size != block_size:

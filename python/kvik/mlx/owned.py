@@ -5,7 +5,8 @@ import time
 
 import mlx.core as mx
 
-from . import masks
+from . import handover, masks, settings
+from .checks import whole
 from .extension import append_extension
 from .modes import parse_mode
 from .tail_rows import make_rows
@@ -31,6 +32,39 @@ def check_pair(keys, values):
         )
 
 
+def rows_of(entry):
+    """(keys, values, offset) of another cache. Raises TypeError for what is none."""
+    if not all(hasattr(entry, name) for name in ("keys", "values", "offset")):
+        raise TypeError(f"a cache needs keys, values and offset; {type(entry).__name__} lacks them")
+    return entry.keys, entry.values, whole(entry.offset, "the offset of the entry")
+
+
+def parse_state(state):
+    """(keys, values, offset or settings or None) of a state; None stands for an array without
+    rows. Raises ValueError."""
+    if state is None:
+        return None, None, None
+    if not isinstance(state, (tuple, list)) or len(state) not in (0, 2, 3):
+        raise ValueError(
+            "a state is (keys, values), (keys, values, offset), (keys, values, settings) or None, "
+            f"not {type(state).__name__}"
+            + (f" of {len(state)} items" if isinstance(state, (tuple, list)) else "")
+        )
+    if len(state) == 0:
+        return None, None, None
+    for name, array in zip(("keys", "values"), state[:2], strict=True):
+        if array is not None and not isinstance(array, mx.array):
+            raise TypeError(f"{name} of a state are an mx.array, not {type(array).__name__}")
+    keys, values = (None if a is None or a.size == 0 and a.ndim < 4 else a for a in state[:2])
+    if (keys is None) != (values is None):
+        raise ValueError("a state has keys and values, or neither")
+    return keys, values, state[2] if len(state) == 3 else None
+
+
+def are_defaults(keywords, defaults):
+    return all(keywords[name] == value for name, value in defaults.items())
+
+
 def _kind(keys, values):
     """All of a pair that no later update may change."""
     return (keys.shape[0], keys.shape[1], keys.shape[3], values.shape[3], keys.dtype, values.dtype)
@@ -41,16 +75,24 @@ class OwnedKVCache:
 
     # Of the class: instances made by __new__ alone (mlx-lm's from_state) start from it.
     step = 256
+    _STEP_NAME = "step"
+
+    # The names of the settings that a state keeps, with their defaults.
+    _SETTINGS = {}
 
     def __init__(self, step, mode, max_rows):
+        step, max_rows = whole(step, self._STEP_NAME), whole(max_rows, "max_rows")
         if step < 1 or max_rows < 1:
-            raise ValueError(f"step and max_rows are at least 1, not {step} and {max_rows}")
+            raise ValueError(
+                f"{self._STEP_NAME} and max_rows are at least 1, not {step} and {max_rows}"
+            )
         self.step = step
         self.mode = parse_mode(mode)
         self._max_rows = max_rows
         self._clear()
         self._updates = self._arrays = self._bytes = self._copies = 0
         self._time_s = 0.0
+        self._handed_over = {}
 
     def _clear(self):
         self._kind = None
@@ -113,6 +155,7 @@ class OwnedKVCache:
 
     @offset.setter
     def offset(self, offset):
+        offset = whole(offset, "offset")
         if not 0 <= offset <= self.offset:
             raise ValueError(
                 f"an offset of {offset} does not fit the {self.offset} rows of the cache"
@@ -138,7 +181,7 @@ class OwnedKVCache:
     def trim(self, n):
         """Drops the min(n, offset) newest rows and returns that number; 0 for a negative n. Frees
         nothing."""
-        n = min(self.offset, max(n, 0))
+        n = min(self.offset, max(whole(n, "n"), 0))
         self._trim_to(self.offset - n)
         return n
 
@@ -175,7 +218,7 @@ class OwnedKVCache:
         if keys is None or values is None:
             raise ValueError("a state has keys and values, or neither")
         check_pair(keys, values)
-        rows = keys.shape[2] if rows is None else rows
+        rows = keys.shape[2] if rows is None else whole(rows, "offset")
         if not 0 <= rows <= keys.shape[2]:
             raise ValueError(f"an offset of {rows} does not fit a state of {keys.shape[2]} rows")
         self._clear()
@@ -183,24 +226,42 @@ class OwnedKVCache:
 
     @property
     def state(self):
-        """The valid rows, ``(keys, values)``; ``(None, None)`` while empty.
+        """The valid rows, ``(keys, values)``; ``(None, None)`` while empty. Where settings are not
+        the defaults a third array holds them, for files of mlx-lm, which keep the state alone.
 
-        Setting replaces all rows; the offset becomes their number. mlx-lm's ``(keys, values,
-        offset)`` is taken too. The counters stay.
+        Setting replaces all rows; the offset becomes their number, and settings are taken where
+        there are any. mlx-lm's ``(keys, values, offset)`` is taken too. The counters stay.
         """
-        return self.keys_and_values()
+        keywords = self._keywords()
+        if are_defaults(keywords, self._SETTINGS) or self._kind is None:
+            return self.keys_and_values()
+        return (*self.keys_and_values(), settings.pack(keywords))
+
+    def _keywords(self):
+        return {self._STEP_NAME: self.step, "mode": self.mode, "max_rows": self._max_rows}
 
     @state.setter
     def state(self, state):
-        if state is None or len(state) == 0:
-            self._clear()
+        keys, values, last = parse_state(state)
+        rows = None
+        if settings.is_packed(last):
+            fresh = self._made_of(*settings.unpack(last))
+            self._replace(keys, values)
+            self.step, self.mode, self._max_rows = fresh.step, fresh.mode, fresh._max_rows
+            for half in (self._key_rows, self._value_rows):
+                if half is not None:
+                    half.step = self.step
             return
-        if len(state) not in (2, 3):
-            raise ValueError(
-                f"a state is (keys, values) or (keys, values, offset), not {len(state)} items"
-            )
-        keys, values = (None if a is None or a.size == 0 and a.ndim < 4 else a for a in state[:2])
-        self._replace(keys, values, int(state[2]) if len(state) == 3 and keys is not None else None)
+        if last is not None and keys is not None:
+            rows = whole(last, "offset")
+        self._replace(keys, values, rows)
+
+    @classmethod
+    def _made_of(cls, keywords, codes):
+        """An empty cache with the settings of a state."""
+        if codes is not None or not set(keywords) <= set(cls._SETTINGS):
+            raise ValueError(f"the settings in a state are none of a {cls.__name__}")
+        return cls(**keywords)
 
     @classmethod
     def from_state(cls, state, meta_state=None):
@@ -257,6 +318,7 @@ class OwnedKVCache:
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._pending = dict(self._pending)
+        other._handed_over = dict(self._handed_over)
         if self._kind is not None:
             other._key_rows, other._value_rows = self._key_rows.fork(), self._value_rows.fork()
         return other
@@ -277,9 +339,9 @@ class OwnedKVCache:
                 if rows is not None:
                     rows.step = self.step
             return
-        keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
+        keys, values, offset = rows_of(entry)
         if keys is not None:
-            self._replace(keys, values, entry.offset)
+            self._replace(keys, values, offset)
 
     # mlx-lm
 
@@ -308,27 +370,19 @@ class OwnedKVCache:
     @classmethod
     def merge(cls, caches):
         """mlx-lm's BatchKVCache of these caches, by one copy: its rows start at different
-        positions."""
-        from mlx_lm.models.cache import BatchKVCache
-
-        return BatchKVCache.merge(caches)
+        positions. Counted, and told once (kvik.FallbackWarning): it is no cache of Kvik's."""
+        return handover.merge(caches, cls.__name__)
 
     def to_quantized(self, group_size=64, bits=4):
-        """mlx-lm's QuantizedKVCache of these rows."""
-        from mlx_lm.models.cache import QuantizedKVCache
-
-        cache = QuantizedKVCache(group_size=group_size, bits=bits)
-        cache.offset = self.offset
-        if self.offset > 0:
-            cache.keys, cache.values = (
-                mx.quantize(rows, group_size=group_size, bits=bits)
-                for rows in self.keys_and_values()
-            )
-        return cache
+        """mlx-lm's QuantizedKVCache of these rows; counted and told as merge."""
+        return handover.to_quantized(
+            self, type(self).__name__, *self.keys_and_values(), group_size, bits
+        )
 
     def tail_owner_stats(self):
         """mode, updates, arrays, bytes and time_s of the updates, copies of the history that they
-        needed, nbytes, resident_bytes."""
+        needed, nbytes, resident_bytes, handed_over (times that mlx-lm took the rows and went on
+        with a cache of its own, by reason)."""
         return {
             "mode": self.mode,
             "updates": self._updates,
@@ -338,4 +392,5 @@ class OwnedKVCache:
             "copies": self._copies,
             "nbytes": self.nbytes,
             "resident_bytes": self.resident_bytes,
+            "handed_over": dict(self._handed_over),
         }

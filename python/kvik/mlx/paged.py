@@ -4,14 +4,16 @@ import contextlib
 import contextvars
 
 import mlx.core as mx
+import numpy as np
 
 import kvik
 from kvik import _core
 
-from . import masks
+from . import handover, masks, settings
 from .arrays import to_mlx
+from .checks import number, whole
 from .extension import append_extension
-from .owned import check_pair
+from .owned import check_pair, parse_state, rows_of
 from .snapshots import Snapshots
 
 _FALLBACK_KEYS = {
@@ -23,6 +25,27 @@ _FALLBACK_KEYS = {
 
 _DTYPES = {mx.float32: "float32", mx.float16: "float16", mx.bfloat16: "bfloat16"}
 
+_BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
+
+_PHASES = (*_FALLBACK_KEYS, "unknown")
+
+# What a cache is without options, whatever the environment says.
+_DEFAULTS = {
+    "block_size": 16,
+    "num_blocks": 1024,
+    "dynamic": False,
+    "context_window": 0,
+    "max_tokens": 1 << 20,
+    "attention_impl": "paged",
+    "sliding_window": 0,
+    "max_q_len": 0,
+    "partitioned": False,
+    "partition_threshold": 2048,
+    "forbid_dense_fallback": False,
+    "forbid_active_arrays": False,
+}
+_CODES = ("format", "layout", "num_rows", "head_dim_k", "head_dim_v", "dtype_k", "dtype_v")
+
 _phase = contextvars.ContextVar("kvik_mlx_phase", default=None)
 
 
@@ -33,6 +56,8 @@ def phase(name):
 
     Elsewhere a call of one token counts as ar_decode, one of more as prefill.
     """
+    if name not in _PHASES:
+        raise ValueError(f"phase is {name!r}; it may be {', '.join(_PHASES)}")
     token = _phase.set(name)
     try:
         yield
@@ -71,6 +96,7 @@ class PagedKVCache:
         self._shape = self._dtypes = None  # (B, H, Dk, Dv) and MLX's dtypes of the rows
         self._pending = {}
         self._dense_fallbacks = {}
+        self._handed_over = {}
 
     @property
     def _core(self):
@@ -124,11 +150,16 @@ class PagedKVCache:
 
     @classmethod
     def from_cache(cls, entry, **options):
-        """A cache with a copy of the rows of another one with keys, values and offset."""
+        """A cache with a copy of the rows of another one with keys, values and offset; of a
+        PagedKVCache that stores them in the same low bits, exactly."""
+        if isinstance(entry, PagedKVCache):
+            cache = cls._of(kvik.PagedKVCache.from_cache(entry._core, **options))
+            cache._replaced()
+            return cache
         cache = cls(**options)
-        keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
-        if keys is not None and entry.offset > 0:
-            cache.state = (keys[..., : entry.offset, :], values[..., : entry.offset, :])
+        keys, values, offset = rows_of(entry)
+        if keys is not None and offset > 0:
+            cache.state = (keys[..., :offset, :], values[..., :offset, :])
         return cache
 
     # Rows
@@ -192,6 +223,7 @@ class PagedKVCache:
 
     @offset.setter
     def offset(self, offset):
+        offset = whole(offset, "offset")
         if not 0 <= offset <= self.offset:
             raise ValueError(
                 f"an offset of {offset} does not fit the {self.offset} rows of the cache"
@@ -214,7 +246,7 @@ class PagedKVCache:
     def trim(self, n):
         """Drops the min(n, offset) newest rows and returns that number; 0 for a negative n."""
         offset = self.offset
-        n = min(max(n, 0), offset)
+        n = min(max(whole(n, "n"), 0), offset)
         if n > 0:
             self._change(offset - n)
             self._raw.trim(self._raw.offset - (offset - n))
@@ -245,6 +277,15 @@ class PagedKVCache:
         mask: None lets every query see all rows (mlx's meaning), "causal", or an array: bool, true
         = visible, or of floats, 0 = visible, minus infinity = hidden.
         """
+        if not isinstance(queries, mx.array):
+            raise TypeError(f"queries are an mx.array, not {type(queries).__name__}")
+        if sinks is not None and not isinstance(sinks, mx.array):
+            raise TypeError(f"sinks are an mx.array or None, not {type(sinks).__name__}")
+        if mask is not None and not isinstance(mask, (str, mx.array)):
+            raise TypeError(f"mask is an mx.array, a str or None, not {type(mask).__name__}")
+        scale = None if scale is None else number(scale, "scale")
+        if sliding_window is not None:
+            sliding_window = whole(sliding_window, "sliding_window")
         if mask is None:
             mask = "full" if sliding_window is None else "causal"
         out = self._attend_in_graph(queries, scale, mask, sinks, sliding_window)
@@ -276,7 +317,7 @@ class PagedKVCache:
             if sinks.ndim != 1 or sinks.dtype not in _DTYPES or len(sinks) != queries.shape[1]:
                 return None
             logits = sinks.astype(mx.float32).tolist()
-        window = 0 if sliding_window is None else max(int(sliding_window), 0)
+        window = 0 if sliding_window is None else max(sliding_window, 0)
         length = self.offset
         if not self._raw._would_serve(
             queries.shape, _DTYPES[queries.dtype], length, window or None
@@ -305,41 +346,57 @@ class PagedKVCache:
         self._dense_fallbacks[name] = self._dense_fallbacks.get(name, 0) + 1
 
     def paged_stats(self):
-        """The counters as a dict, as kvik.PagedKVCache.paged_stats."""
+        """The counters as a dict, as kvik.PagedKVCache.paged_stats, and handed_over: times that
+        mlx-lm took the rows and went on with a cache of its own, by reason."""
         stats = self._core.paged_stats()
         for name, calls in self._dense_fallbacks.items():
             stats["dense_fallback_calls"] += calls
             key = _FALLBACK_KEYS.get(name)
             if key is not None:
                 stats[key] += calls
+        stats["handed_over"] = dict(self._handed_over)
         return stats
 
     # Restoring
 
     @property
     def state(self):
-        """The valid rows, ``(keys, values)``; ``(None, None)`` while empty. Setting replaces all
-        rows by a copy; mlx-lm's ``(keys, values, offset)`` is taken too."""
-        return self.keys_and_values()
+        """The valid rows, ``(keys, values)``; ``(None, None)`` while empty. Where the options are
+        not the defaults a third array holds them, and low-bit rows are their codes, exactly as they
+        are stored (`keys` and `values` decode): mlx-lm's files keep the state and nothing else.
+
+        Setting replaces all rows by a copy, and takes the options where the state has them;
+        mlx-lm's ``(keys, values, offset)`` is taken too.
+        """
+        keywords = self._core._keywords
+        if not self._is_low_bit(keywords):
+            if keywords == _DEFAULTS:
+                return self.keys_and_values()
+            return (*self.keys_and_values(), settings.pack(keywords))
+        codes = self._core.export_codes()
+        if codes is None or codes["num_rows"] == 0:
+            return None, None, settings.pack(keywords)
+        kept = {name: codes[name] for name in _CODES}
+        arrays = (mx.array(codes[half]) for half in ("keys", "values"))
+        return (*arrays, settings.pack(keywords, kept))
+
+    @staticmethod
+    def _is_low_bit(keywords):
+        return any(name.endswith("_config") or name == "kv_format" for name in keywords)
 
     @state.setter
     def state(self, state):
-        if state is not None and len(state) not in (0, 2, 3):
-            raise ValueError(
-                f"a state is (keys, values) or (keys, values, offset), not {len(state)} items"
-            )
-        keys, values = (None, None) if not state else state[:2]
-        if keys is not None and keys.ndim < 4 and keys.size == 0:
-            keys = values = None
-        if keys is None or values is None:
-            if keys is not values:
-                raise ValueError("a state has keys and values, or neither")
+        keys, values, last = parse_state(state)
+        if settings.is_packed(last):
+            self._become(self._made_of(keys, values, *settings.unpack(last)))
+            return
+        if keys is None:
             self._change()
             self._core.state = None
             self._shape = self._dtypes = None
             return
         check_pair(keys, values)
-        offset = keys.shape[2] if len(state) == 2 else int(state[2])
+        offset = keys.shape[2] if last is None else whole(last, "offset")
         if not 0 <= offset <= keys.shape[2]:
             raise ValueError(f"an offset of {offset} does not fit a state of {keys.shape[2]} rows")
         keys, values = keys[..., :offset, :], values[..., :offset, :]
@@ -347,6 +404,53 @@ class PagedKVCache:
         self._change()
         self._core.state = (keys, values)
         self._remember(keys, values)
+
+    @classmethod
+    def _made_of(cls, keys, values, keywords, codes):
+        """A cache with the options and the rows or codes of a state."""
+        cache = cls(**keywords)
+        if codes is None:
+            cache.state = (keys, values)
+        elif keys is None or set(codes) != set(_CODES):
+            raise ValueError("the codes of a state need keys, values and what export_codes says")
+        else:
+            mx.eval(keys, values)
+            cache.import_codes({**codes, "keys": np.array(keys), "values": np.array(values)})
+        return cache
+
+    def _become(self, other):
+        """Takes the place of another cache, which nobody else has."""
+        self._change()
+        handed_over, fallbacks = self._handed_over, self._dense_fallbacks
+        self._raw = other._raw
+        self._begin()
+        self._shape, self._dtypes = other._shape, other._dtypes
+        self._handed_over, self._dense_fallbacks = handed_over, fallbacks
+
+    def _replaced(self):
+        """After the rows were replaced in kvik's cache."""
+        kind = self._raw._rows_kind
+        self._shape = self._dtypes = None
+        if kind is not None:
+            self._shape = tuple(kind[:4])
+            self._dtypes = tuple(_BY_NAME[name] for name in kind[4:])
+
+    def import_codes(self, codes):
+        """As kvik.PagedKVCache.import_codes."""
+        self._change()
+        self._raw.import_codes(codes)
+        self._replaced()
+
+    def import_pages(self, key_cache, value_cache, block_table, offset):
+        """As kvik.PagedKVCache.import_pages."""
+        self._change()
+        self._raw.import_pages(key_cache, value_cache, block_table, offset)
+        self._replaced()
+
+    def reconfigure(self, **options):
+        """As kvik.PagedKVCache.reconfigure."""
+        self._change()
+        self._raw.reconfigure(**options)
 
     @property
     def meta_state(self):
@@ -364,7 +468,13 @@ class PagedKVCache:
         """A cache with this state and, where given, this meta state."""
         options = {}
         if meta_state is not None and len(meta_state) == 3:
-            options = {"block_size": int(meta_state[0]), "num_blocks": int(meta_state[1])}
+            try:
+                options = {"block_size": int(meta_state[0]), "num_blocks": int(meta_state[1])}
+            except (TypeError, ValueError):
+                raise ValueError(
+                    "a meta_state is (block_size, num_blocks, offset) as whole numbers, not "
+                    f"{meta_state!r}"
+                ) from None
         cache = cls(**options)
         cache.state = state
         if meta_state is not None:
@@ -443,16 +553,22 @@ class PagedKVCache:
     @classmethod
     def merge(cls, caches):
         """mlx-lm's BatchKVCache of these caches, by one copy: its rows start at different
-        positions."""
-        from mlx_lm.models.cache import BatchKVCache
+        positions. Counted, and told once (kvik.FallbackWarning): it is no cache of Kvik's."""
+        kvik_caches = [cache for cache in caches if isinstance(cache, PagedKVCache)]
+        return handover.merge(caches, kvik_caches[0]._form() if kvik_caches else cls.__name__)
 
-        return BatchKVCache.merge(caches)
+    def _form(self):
+        """The class, and the format where that is in low bits."""
+        keywords = self._core._keywords
+        if not self._is_low_bit(keywords):
+            return type(self).__name__
+        shape = self._raw._rows_kind
+        form = self._raw.paged_stats()["format"] if shape else "low-bit"
+        return f"{type(self).__name__} in {form}, whose rows it holds decoded"
 
     def to_quantized(self, group_size=64, bits=4):
-        """mlx-lm's QuantizedKVCache of these rows."""
-        from .tail_owned import TailOwnedKVCache
-
-        return TailOwnedKVCache(*self.keys_and_values()).to_quantized(group_size, bits)
+        """mlx-lm's QuantizedKVCache of these rows; counted and told as merge."""
+        return handover.to_quantized(self, self._form(), *self.keys_and_values(), group_size, bits)
 
     # kvik
 

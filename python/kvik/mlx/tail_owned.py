@@ -21,6 +21,8 @@ class TailOwnedKVCache(OwnedKVCache):
         max_rows: rows for which addresses are reserved; growth up to it moves nothing.
     """
 
+    _SETTINGS = {"step": 256, "mode": "contiguous_eval", "max_rows": MAX_ROWS}
+
     def __init__(
         self,
         keys=None,

@@ -14,7 +14,7 @@ PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "mlx.md"
 @pytest.mark.usefixtures("appends")
 def test_the_examples_of_the_page_run():
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     names = {}
     try:
         for block in blocks:

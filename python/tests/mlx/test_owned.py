@@ -397,6 +397,7 @@ def test_masks_have_the_size_and_dtype_asked_for(make_owned):
         cache.make_mask(query_len=5, key_len=4)
 
 
+@pytest.mark.filterwarnings("ignore::kvik.FallbackWarning")
 def test_merges_and_quantises_as_the_stock_cache(make_owned):
     ours, stock = [make_owned(), make_owned()], [KVCache(), KVCache()]
     for i, rows in enumerate((random_rows(3, dim=64), random_rows(5, dim=64))):
