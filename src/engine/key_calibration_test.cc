@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <set>
 
 #include "support/tiny_model.h"
 
@@ -247,12 +249,66 @@ TEST_F(CalibrationFile, NumbersThatCannotBeBehindAValidChecksumAreRefusedByName)
   EXPECT_TRUE(load(bytes_).ok());
 }
 
-TEST_F(CalibrationFile, OfAnotherModelIsRefused) {
-  TinyModel other({.rope_base = 500000, .has_rope_factors = true});
+TEST_F(CalibrationFile, OfOtherWeightsIsRefused) {
+  TinyModel other(TinyShape{});
+  // The last value of a tensor, far behind its first bytes.
+  std::vector<std::byte>& data = other.tensors()["blk.1.ffn_down.weight"].data;
+  data[data.size() - 3] ^= std::byte{1};
   const std::shared_ptr<const Model> model = other.load().value();
   EXPECT_NE(model_fingerprint(*model).value(), model_fingerprint(*model_).value());
-  EXPECT_THAT(load_calibration(*model, path_).status().message(),
-              HasSubstr("made for another model"));
+  const Status status = load_calibration(*model, path_).status();
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_THAT(status.message(), ::testing::AllOf(HasSubstr(path_), HasSubstr("other weights")));
+}
+
+TEST_F(CalibrationFile, OfOtherSettingsIsRefusedWhateverTheSetting) {
+  using Change = std::function<void(testing::GgufWriter&)>;
+  const std::pair<const char*, Change> changes[] = {
+      {"attention.scale", [](auto& w) { w.add_f32("llama.attention.scale", 0.25F); }},
+      {"attn_logit_softcapping", [](auto& w) { w.add_f32("llama.attn_logit_softcapping", 30); }},
+      {"final_logit_softcapping", [](auto& w) { w.add_f32("llama.final_logit_softcapping", 30); }},
+      {"sliding_window", [](auto& w) { w.add_u32("llama.attention.sliding_window", 9); }},
+      {"scale_linear", [](auto& w) { w.add_f32("llama.rope.scale_linear", 4); }},
+      {"add_eos_token", [](auto& w) { w.add_bool("tokenizer.ggml.add_eos_token", true); }},
+  };
+  std::set<uint64_t> fingerprints = {model_fingerprint(*model_).value()};
+  const auto expect_refused = [&](TinyModel& other, const char* what) {
+    const std::shared_ptr<const Model> model = other.load().value();
+    EXPECT_TRUE(fingerprints.insert(model_fingerprint(*model).value()).second) << what;
+    const Status status = load_calibration(*model, path_).status();
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << what;
+    EXPECT_THAT(status.message(), ::testing::AllOf(HasSubstr(path_), HasSubstr("other settings")))
+        << what;
+  };
+  for (const auto& [what, change] : changes) {
+    TinyModel other(TinyShape{});
+    other.more_metadata = change;
+    expect_refused(other, what);
+  }
+  TinyModel base(TinyShape{.rope_base = 1e6});
+  expect_refused(base, "freq_base");
+  TinyModel linear(TinyShape{.rope_factor = 8});
+  expect_refused(linear, "scaling.factor");
+  TinyModel turned(TinyShape{.rope_dim = 6});
+  expect_refused(turned, "dimension_count");
+}
+
+TEST_F(CalibrationFile, StatesTheDefaultAndItIsTheSameModel) {
+  TinyModel other(TinyShape{});
+  other.more_metadata = [](testing::GgufWriter& w) {
+    w.add_f32("llama.attention.scale", 0);
+    w.add_string("llama.rope.scaling.type", "none");
+    w.add_string("general.name", "another name");
+  };
+  EXPECT_EQ(model_fingerprint(*other.load().value()).value(), model_fingerprint(*model_).value());
+}
+
+TEST_F(CalibrationFile, OfVersion1IsRefusedByItsVersion) {
+  // Magic, fingerprint, four counts, no numbers, checksum.
+  std::string old = "KVIKCAL1" + std::string(24, '\1');
+  const Status status = load(with_half(old + std::string(8, '\0'), 8, 0x1234));
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_THAT(status.message(), ::testing::AllOf(HasSubstr(path_), HasSubstr("version 1")));
 }
 
 TEST_F(CalibrationFile, ThatIsNotThereOrCannotBeWrittenIsNamed) {

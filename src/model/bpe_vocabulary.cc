@@ -1,5 +1,6 @@
 #include "model/bpe_vocabulary.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -115,6 +116,40 @@ std::optional<TokenId> BpeVocabulary::whole_piece(std::string_view bytes) const 
 Status BpeVocabulary::encode(std::string_view text,
                              std::span<const SpecialMatcher::Fragment> fragments, bool drop_missing,
                              std::vector<TokenId>& ids) const {
+  if (!normalises_to_nfc(pre_)) return encode_normal(text, fragments, drop_missing, ids, {});
+  // Whole tokens were cut out before; what lies between is normalised, each stretch by itself.
+  std::string normal;
+  std::vector<SpecialMatcher::Fragment> normal_fragments;
+  std::vector<Stretch> stretches;
+  for (const SpecialMatcher::Fragment& fragment : fragments) {
+    const std::string_view piece = text.substr(fragment.begin, fragment.end - fragment.begin);
+    SpecialMatcher::Fragment moved = fragment;
+    moved.begin = normal.size();
+    if (fragment.is_token) {
+      normal += piece;
+    } else {
+      stretches.push_back({moved.begin, fragment.begin, NfcText(piece)});
+      normal += stretches.back().text.view();
+    }
+    moved.end = normal.size();
+    normal_fragments.push_back(moved);
+  }
+  return encode_normal(normal, normal_fragments, drop_missing, ids, stretches);
+}
+
+Status BpeVocabulary::encode_normal(std::string_view text,
+                                    std::span<const SpecialMatcher::Fragment> fragments,
+                                    bool drop_missing, std::vector<TokenId>& ids,
+                                    std::span<const Stretch> stretches) const {
+  // Of the text that the caller knows, for messages.
+  const auto original = [stretches](size_t offset) {
+    const auto next = std::upper_bound(
+        stretches.begin(), stretches.end(), offset,
+        [](size_t wanted, const Stretch& stretch) { return wanted < stretch.begin; });
+    if (next == stretches.begin()) return offset;
+    const Stretch& stretch = *(next - 1);
+    return stretch.original_begin + stretch.text.original_offset(offset - stretch.begin);
+  };
   BpeEncoder encoder(*this, text, ids);
   for (const SpecialMatcher::Fragment& fragment : fragments) {
     if (fragment.is_token) {
@@ -124,9 +159,9 @@ Status BpeVocabulary::encode(std::string_view text,
     const std::string_view plain = text.substr(0, fragment.end).substr(fragment.begin);
     for (size_t begin = 0; begin < plain.size();) {
       const size_t end = piece_end(pre_, plain, begin);
-      const Status status =
+      const std::optional<MissingByteAt> missing =
           encoder.encode_piece(fragment.begin + begin, fragment.begin + end, drop_missing);
-      if (!status.ok()) return status;
+      if (missing) return missing_byte(missing->byte, original(missing->offset));
       begin = end;
     }
   }
@@ -141,9 +176,9 @@ BpeEncoder::BpeEncoder(const BpeVocabulary& vocabulary, std::string_view text,
       merger_(vocabulary.merges()),
       cache_(text.size()) {}
 
-Status BpeEncoder::encode_piece(size_t begin, size_t end, bool drop_missing) {
+std::optional<MissingByteAt> BpeEncoder::encode_piece(size_t begin, size_t end, bool drop_missing) {
   const std::string_view piece = text_.substr(begin, end - begin);
-  if (cache_.append_known(text_, begin, end, *ids_)) return {};
+  if (cache_.append_known(text_, begin, end, *ids_)) return std::nullopt;
   const size_t ids_begin = ids_->size();
   if (const std::optional<TokenId> whole = vocabulary_->whole_piece(piece)) {
     ids_->push_back(*whole);
@@ -155,18 +190,19 @@ Status BpeEncoder::encode_piece(size_t begin, size_t end, bool drop_missing) {
     merger_.merge(symbols_);
     size_t offset = begin;
     for (const Symbol symbol : symbols_) {
-      if (Status status = append_symbol(symbol, offset, drop_missing); !status.ok()) return status;
+      if (auto missing = append_symbol(symbol, offset, drop_missing)) return missing;
       offset += vocabulary_->symbol_bytes(symbol).size();
     }
   }
   cache_.remember(text_, begin, end, ids_begin, *ids_);
-  return {};
+  return std::nullopt;
 }
 
-Status BpeEncoder::append_symbol(Symbol symbol, size_t offset, bool drop_missing) {
+std::optional<MissingByteAt> BpeEncoder::append_symbol(Symbol symbol, size_t offset,
+                                                       bool drop_missing) {
   if (vocabulary_->is_token(symbol)) {
     ids_->push_back(symbol);
-    return {};
+    return std::nullopt;
   }
   // No token has these bytes: one token for each of them.
   for (const char c : vocabulary_->symbol_bytes(symbol)) {
@@ -175,11 +211,11 @@ Status BpeEncoder::append_symbol(Symbol symbol, size_t offset, bool drop_missing
     if (vocabulary_->is_token(byte_symbol)) {
       ids_->push_back(byte_symbol);
     } else if (!drop_missing) {
-      return missing_byte(byte, offset);
+      return MissingByteAt{byte, offset};
     }
     ++offset;
   }
-  return {};
+  return std::nullopt;
 }
 
 }  // namespace kvik::internal

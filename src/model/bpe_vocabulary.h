@@ -15,6 +15,7 @@
 #include "kvik/model/pre_tokenizer.h"
 #include "kvik/model/vocabulary.h"
 #include "model/bpe_merger.h"
+#include "model/normaliser.h"
 #include "model/piece_cache.h"
 #include "model/special_matcher.h"
 
@@ -51,6 +52,16 @@ class BpeVocabulary {
   };
   using StringMap = std::unordered_map<std::string, Symbol, Hash, std::equal_to<>>;
 
+  // A stretch of plain text at `begin` of a normalised text.
+  struct Stretch {
+    size_t begin, original_begin;
+    NfcText text;
+  };
+  // As encode(), of a text that is normal already.
+  Status encode_normal(std::string_view text, std::span<const SpecialMatcher::Fragment> fragments,
+                       bool drop_missing, std::vector<TokenId>& ids,
+                       std::span<const Stretch> stretches) const;
+
   BpeVocabulary(size_t num_merges, PreTokenizer pre) : merges_(num_merges), pre_(pre) {}
   Status add_tokens(const Vocabulary& vocabulary);
   Status add_token(std::string_view piece, TokenType type, TokenId id);
@@ -65,6 +76,11 @@ class BpeVocabulary {
   PreTokenizer pre_;
 };
 
+struct MissingByteAt {
+  uint8_t byte;
+  size_t offset;
+};
+
 // Encodes the pieces of one text.
 class BpeEncoder {
  public:
@@ -72,12 +88,12 @@ class BpeEncoder {
   // All three must outlive the encoder.
   BpeEncoder(const BpeVocabulary& vocabulary, std::string_view text, std::vector<TokenId>& ids);
 
-  // Encodes text[begin, end). A byte without a token is left out if `drop_missing`, else
-  // invalid_argument.
-  Status encode_piece(size_t begin, size_t end, bool drop_missing);
+  // Encodes text[begin, end). A byte without a token is left out if `drop_missing`, else it is
+  // returned, with its offset in the text, and ends the encoding.
+  std::optional<MissingByteAt> encode_piece(size_t begin, size_t end, bool drop_missing);
 
  private:
-  Status append_symbol(Symbol symbol, size_t offset, bool drop_missing);
+  std::optional<MissingByteAt> append_symbol(Symbol symbol, size_t offset, bool drop_missing);
 
   const BpeVocabulary* vocabulary_;
   std::string_view text_;

@@ -10,9 +10,12 @@ namespace kvik::internal {
 namespace {
 
 void read_head_dims(ModelFileReader& reader, ModelInfo& info) {
-  info.num_heads = reader.integer("attention.head_count", 1, info.embedding_dim);
+  info.num_heads =
+      reader.integer_of_layers("attention.head_count", 1, info.embedding_dim, info.num_layers);
   info.num_kv_heads =
-      reader.integer_or("attention.head_count_kv", 1, info.num_heads, info.num_heads);
+      reader.has_key("attention.head_count_kv")
+          ? reader.integer_of_layers("attention.head_count_kv", 1, info.num_heads, info.num_layers)
+          : info.num_heads;
   if (!reader.status().ok()) return;
   if (info.num_heads % info.num_kv_heads != 0) {
     reader.fail({StatusCode::corrupt, std::to_string(info.num_heads) +
@@ -143,6 +146,7 @@ Status run_attention(const Decoder& model, const DecoderLayer& layer, const Forw
   call.query_indptr = plan.query_indptr();
   call.segments = segments.span();
   call.params.scale = model.attention_scale;
+  call.params.softcap = model.attention_softcap;
   call.params.window = pass.windows[static_cast<size_t>(layer.cache_idx)];
   call.out = TensorView(w.attention, DType::f32, {n, info.num_heads, info.head_dim_v});
   if (Status status = attend(pass.backend, call); !status.ok()) return status;
@@ -176,7 +180,7 @@ void run_ffn(const Decoder& model, const DecoderLayer& layer, const ForwardPass&
 void read_hyperparameters(ModelFileReader& reader, ModelInfo& info) {
   info.num_layers = reader.integer("block_count", 1, kMaxLayers);
   info.embedding_dim = reader.integer("embedding_length", 1, kMaxWidth);
-  info.ffn_dim = reader.integer("feed_forward_length", 1, kMaxWidth);
+  info.ffn_dim = reader.integer_of_layers("feed_forward_length", 1, kMaxWidth, info.num_layers);
   info.context_length = reader.integer("context_length", 1, kMaxContext);
   if (reader.status().ok()) read_head_dims(reader, info);
   LayerGroup all;
@@ -187,7 +191,11 @@ void read_hyperparameters(ModelFileReader& reader, ModelInfo& info) {
 Decoder read_decoder(ModelFileReader& reader, ModelInfo& info, const DecoderParts& parts) {
   Decoder model;
   model.norm_epsilon = static_cast<float>(reader.positive("attention.layer_norm_rms_epsilon"));
-  model.attention_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(info.head_dim_k)));
+  const double scale = reader.positive_or_none("attention.scale");
+  model.attention_scale =
+      static_cast<float>(scale > 0 ? scale : 1.0 / std::sqrt(static_cast<double>(info.head_dim_k)));
+  model.attention_softcap = static_cast<float>(reader.positive_or_none("attn_logit_softcapping"));
+  model.logit_softcap = static_cast<float>(reader.positive_or_none("final_logit_softcapping"));
   if (!reader.status().ok()) return model;
   model.ropes.push_back(read_rope(reader, info.rope_dim));
   model.embedding = reader.matrix("token_embd.weight", info.vocab_size, info.embedding_dim);
@@ -201,6 +209,36 @@ Decoder read_decoder(ModelFileReader& reader, ModelInfo& info, const DecoderPart
                      ? model.embedding
                      : reader.matrix("output.weight", info.vocab_size, info.embedding_dim);
   return model;
+}
+
+std::vector<bool> read_window_pattern(ModelFileReader& reader, int num_layers, int otherwise) {
+  constexpr std::string_view kKey = "attention.sliding_window_pattern";
+  if (auto flags = reader.flags_of_layers(kKey, num_layers)) return std::move(*flags);
+  const int every = reader.integer_or(kKey, 0, kMaxLayers, otherwise);
+  std::vector<bool> has_window;
+  for (int i = 0; i < num_layers; ++i) has_window.push_back(every == 0 || (i + 1) % every != 0);
+  return has_window;
+}
+
+void group_windows(const std::vector<bool>& has_window, int window, int window_rope_idx,
+                   ModelInfo& info, Decoder& model) {
+  LayerGroup all;
+  LayerGroup seeing_window{{}, window};
+  for (size_t i = 0; i < has_window.size(); ++i) {
+    LayerGroup& group = has_window[i] ? seeing_window : all;
+    DecoderLayer& layer = model.layers[i];
+    layer.cache_idx = has_window[i] ? 1 : 0;
+    layer.cache_layer = static_cast<int>(group.layers.size());
+    layer.rope_idx = has_window[i] ? window_rope_idx : 0;
+    group.layers.push_back(static_cast<int>(i));
+  }
+  info.groups.clear();
+  if (all.layers.empty()) {
+    for (DecoderLayer& layer : model.layers) layer.cache_idx = 0;
+  } else {
+    info.groups.push_back(std::move(all));
+  }
+  if (!seeing_window.layers.empty()) info.groups.push_back(std::move(seeing_window));
 }
 
 Status Decoder::run_layers(const ForwardPass& pass) const {

@@ -36,6 +36,8 @@ struct Decoder {
   float norm_epsilon = 0;
   float embedding_scale = 1;
   float attention_scale = 1;
+  float attention_softcap = 0;  // of scores; 0: none
+  float logit_softcap = 0;      // 0: none
   Activation activation = Activation::silu;
   RopePairs rope_pairs = RopePairs::neighbours;
   std::vector<Rope> ropes;  // 1 to kMaxRopes
@@ -59,8 +61,18 @@ struct DecoderParts {
 // Reading, in this order; errors go to the reader. Hyperparameters that every architecture has,
 // into `info`: all layers in one group without a window.
 void read_hyperparameters(ModelFileReader& reader, ModelInfo& info);
-// Norm epsilon, scales, one rope, all weights. Requires: hyperparameters were read without error.
+// Norm epsilon, scales, caps, one rope, all weights. Requires: hyperparameters were read without
+// error.
 Decoder read_decoder(ModelFileReader& reader, ModelInfo& info, const DecoderParts& parts);
+
+// Which layers see a window: `attention.sliding_window_pattern`, one flag per layer or a number n
+// (the last of every n layers sees everything; 0: none does), else n is `otherwise`. Errors go to
+// the reader.
+std::vector<bool> read_window_pattern(ModelFileReader& reader, int num_layers, int otherwise);
+// Puts the layers with a window in a group of their own, behind the others; they turn by the rope
+// `window_rope_idx`. Requires: read_decoder() passed; one flag per layer.
+void group_windows(const std::vector<bool>& has_window, int window, int window_rope_idx,
+                   ModelInfo& info, Decoder& model);
 
 // One per architecture, each in a file of its name.
 Decoder load_llama(ModelFileReader& reader, ModelInfo& info);

@@ -97,30 +97,70 @@ GgufFile::Mapping::~Mapping() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-Result<GgufFile> GgufFile::open(const std::string& path) {
+Result<GgufFile> GgufFile::open_part(const std::string& path) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.value < 0) return io_error(path, std::strerror(errno));
   struct stat info {};
   if (fstat(fd.value, &info) != 0) return io_error(path, std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return io_error(path, "not a regular file");
   GgufFile file;
+  file.parts_.emplace_back();
   if (info.st_size > 0) {
     const auto size = static_cast<size_t>(info.st_size);
     void* mapped = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.value, 0);
     if (mapped == MAP_FAILED) return io_error(path, std::strerror(errno));
-    file.mapping_ = Mapping({static_cast<const std::byte*>(mapped), size});
+    file.mappings_.push_back(Mapping({static_cast<const std::byte*>(mapped), size}));
+    file.parts_.front() = file.mappings_.front().bytes();
   }
-  file.bytes_ = file.mapping_.bytes();
   if (Status s = GgufParser(file).parse(); !s.ok())
     return Status(s.code(), path + ": " + s.message());
   return file;
 }
 
+Result<GgufFile> GgufFile::open(const std::string& path) {
+  Result<GgufFile> first = open_part(path);
+  if (!first.ok()) return first;
+  if (Status s = GgufPartJoiner::check_first(*first, path); !s.ok()) return s;
+  const int num_parts = GgufPartJoiner::num_parts(*first);
+  std::vector<GgufPart> parts;
+  parts.push_back({path, std::move(first).value()});
+  for (int part = 1; part < num_parts; ++part) {
+    const Result<std::string> name = GgufPartJoiner::path_of(path, part, num_parts);
+    if (!name.ok()) return name.status();
+    Result<GgufFile> file = open_part(*name);
+    if (!file.ok()) {
+      return Status(file.status().code(),
+                    file.status().message() + " (part " + std::to_string(part + 1) + " of the " +
+                        std::to_string(num_parts) + " of the model " + path + ")");
+    }
+    parts.push_back({*name, std::move(file).value()});
+  }
+  return GgufPartJoiner::join(std::move(parts));
+}
+
 Result<GgufFile> GgufFile::parse(std::span<const std::byte> bytes) {
   GgufFile file;
-  file.bytes_ = bytes;
+  file.parts_.push_back(bytes);
   if (Status s = GgufParser(file).parse(); !s.ok()) return s;
   return file;
+}
+
+Result<GgufFile> GgufFile::parse_parts(std::span<const std::span<const std::byte>> parts) {
+  if (parts.empty()) return invalid_argument("a model has at least one part");
+  std::vector<GgufPart> parsed;
+  for (const std::span<const std::byte> bytes : parts) {
+    const std::string name = "part " + std::to_string(parsed.size() + 1);
+    Result<GgufFile> file = parse(bytes);
+    if (!file.ok()) return Status(file.status().code(), name + ": " + file.status().message());
+    parsed.push_back({name, std::move(file).value()});
+  }
+  return GgufPartJoiner::join(std::move(parsed));
+}
+
+int64_t GgufFile::file_bytes() const {
+  int64_t bytes = 0;
+  for (const std::span<const std::byte> part : parts_) bytes += static_cast<int64_t>(part.size());
+  return bytes;
 }
 
 const GgufValue* GgufFile::find(std::string_view key) const {
@@ -144,8 +184,8 @@ Result<std::span<const std::byte>> GgufFile::tensor_bytes(const GgufTensor& tens
     return unsupported("tensor " + quoted(tensor.name) + " has the unknown type number " +
                        std::to_string(tensor.type) + "; quantize the model to a known type");
   }
-  return bytes_.subspan(static_cast<size_t>(tensor.file_offset),
-                        static_cast<size_t>(*tensor.num_bytes));
+  return parts_[static_cast<size_t>(tensor.part)].subspan(static_cast<size_t>(tensor.file_offset),
+                                                          static_cast<size_t>(*tensor.num_bytes));
 }
 
 Result<const GgufValue*> GgufFile::typed(std::string_view key, bool is_array,

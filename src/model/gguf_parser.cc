@@ -120,6 +120,7 @@ Status GgufParser::parse() {
   if (Status s = parse_header(); !s.ok()) return s;
   if (Status s = parse_metadata(); !s.ok()) return s;
   if (Status s = parse_alignment(); !s.ok()) return s;
+  if (Status s = parse_split(); !s.ok()) return s;
   if (Status s = parse_tensor_infos(); !s.ok()) return s;
   return place_tensors();
 }
@@ -249,6 +250,43 @@ Status GgufParser::parse_alignment() {
     return corrupt("general.alignment is " + std::to_string(file_.alignment_) +
                    "; it must be a power of two");
   }
+  return {};
+}
+
+Status GgufParser::parse_split() {
+  constexpr std::string_view kPart = "split.no";
+  constexpr std::string_view kParts = "split.count";
+  constexpr std::string_view kTensors = "split.tensors.count";
+  if (file_.find(kPart) == nullptr && file_.find(kParts) == nullptr &&
+      file_.find(kTensors) == nullptr) {
+    return {};
+  }
+  if (file_.find(kParts) == nullptr) {
+    return corrupt("the file has keys of a model in several files, but no \"split.count\"");
+  }
+  const Result<int64_t> num_parts = file_.integer(kParts);
+  if (!num_parts.ok()) return num_parts.status();
+  // Converters that leave a model whole write 0 or 1.
+  constexpr int64_t kMostParts = 65535;
+  if (*num_parts < 0 || *num_parts > kMostParts) {
+    return corrupt("split.count is " + std::to_string(*num_parts) + "; it must lie in 0 to 65535");
+  }
+  GgufFile::Split split;
+  split.num_parts = std::max(1, static_cast<int>(*num_parts));
+  const bool needs_part = split.num_parts > 1;
+  const Result<int64_t> part = needs_part ? file_.integer(kPart) : file_.integer_or(kPart, 0);
+  if (!part.ok()) return Status(StatusCode::corrupt, part.status().message());
+  if (*part < 0 || *part >= split.num_parts) {
+    return corrupt("split.no is " + std::to_string(*part) + ", but split.count is " +
+                   std::to_string(*num_parts) + "; parts are counted from 0");
+  }
+  split.part = static_cast<int>(*part);
+  if (file_.find(kTensors) != nullptr) {
+    const Result<int64_t> num_tensors = file_.integer(kTensors);
+    if (!num_tensors.ok()) return num_tensors.status();
+    split.num_tensors = *num_tensors;
+  }
+  file_.split_ = split;
   return {};
 }
 

@@ -126,6 +126,16 @@ void gelu_times(ThreadTeam& team, float* gate, const float* up, int64_t num_rows
   });
 }
 
+void soft_cap(ThreadTeam& team, float* x, int64_t num_rows, int64_t width, float cap) {
+  for_rows(team, num_rows, width, [=](int64_t n) {
+    float* const row = x + n * width;
+    const double limit = cap;
+    for (int64_t i = 0; i < width; ++i) {
+      row[i] = static_cast<float>(limit * std::tanh(static_cast<double>(row[i]) / limit));
+    }
+  });
+}
+
 void rotate_rows(ThreadTeam& team, float* x, int64_t num_rows, int num_heads, int head_dim,
                  RopePairs pairs, const Turns& turns) {
   const int64_t width = int64_t{num_heads} * head_dim;

@@ -30,6 +30,9 @@ void silu_times(ThreadTeam& team, float* gate, const float* up, int64_t num_rows
 // (x + 0.044715 x^3).
 void gelu_times(ThreadTeam& team, float* gate, const float* up, int64_t num_rows, int64_t width);
 
+// x[i] = cap * tanh(x[i] / cap), computed in double.
+void soft_cap(ThreadTeam& team, float* x, int64_t num_rows, int64_t width, float cap);
+
 // cos and sin as rope_angles() leaves them, one row of num_pairs for each token.
 struct Turns {
   const float* cos;

@@ -12,6 +12,8 @@
 #include "model/gguf_parser.h"
 #include "model/model_file.h"
 #include "model/model_parts.h"
+#include "model/setting_rules.h"
+#include "model/vocabulary_check.h"
 
 namespace kvik {
 namespace {
@@ -19,11 +21,6 @@ namespace {
 using internal::Decoder;
 using internal::ModelFileReader;
 using internal::ModelParts;
-
-// Spellings of control tokens that end a turn in the chat formats in use.
-constexpr std::array<std::string_view, 9> kTurnEnds = {
-    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>",   "<|end_of_text|>",
-    "<|end|>",    "<end_of_turn>", "<EOT>",      "<|endofturn|>"};
 
 Status add_end_token(const GgufFile& file, std::string_view key, ModelInfo& info) {
   if (file.find(key) == nullptr) return {};
@@ -37,16 +34,50 @@ Status add_end_token(const GgufFile& file, std::string_view key, ModelInfo& info
   return {};
 }
 
-Status find_end_tokens(const GgufFile& file, const Tokenizer& tokenizer, ModelInfo& info) {
+// The whole token that the template writes behind an answer; none if it cannot be rendered so.
+std::optional<TokenId> end_of_answer(const ChatTemplate& chat_template,
+                                     const Tokenizer& tokenizer) {
+  constexpr std::string_view kAnswer = "kvik-answer";
+  ChatInput input;
+  input.messages.resize(2);
+  input.messages[0].role = "user";
+  input.messages[0].content = "kvik-question";
+  input.messages[1].role = "assistant";
+  input.messages[1].content = kAnswer;
+  const auto spelled = [&tokenizer](std::optional<TokenId> id) {
+    return id ? std::string(tokenizer.piece(*id).value()) : std::string();
+  };
+  input.bos_token = spelled(tokenizer.bos());
+  input.eos_token = spelled(tokenizer.eos());
+  const Result<RenderedChat> chat = chat_template.render(input);
+  if (!chat.ok()) return std::nullopt;
+  std::string_view rest = chat->text();
+  const size_t answer = rest.rfind(kAnswer);
+  if (answer == std::string_view::npos) return std::nullopt;
+  rest.remove_prefix(answer + kAnswer.size());
+  rest.remove_prefix(std::min(rest.find_first_not_of(" \n\r\t"), rest.size()));
+  const Result<std::vector<TokenId>> ids =
+      tokenizer.encode(rest, {.add_special = false, .parse_special = true});
+  if (!ids.ok() || ids->empty() || ids->front() == tokenizer.bos()) return std::nullopt;
+  const TokenId first = ids->front();
+  const std::string_view piece = tokenizer.piece(first).value();
+  if (!rest.starts_with(piece) || !tokenizer.is_marker(first)) return std::nullopt;
+  return first;
+}
+
+Status find_end_tokens(const GgufFile& file, const Tokenizer& tokenizer,
+                       const Result<ChatTemplate>& chat_template, ModelInfo& info) {
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                           "tokenizer.ggml.eom_token_id"}) {
     if (Status status = add_end_token(file, key, info); !status.ok()) return status;
   }
-  for (const std::string_view spelling : kTurnEnds) {
-    const std::optional<TokenId> id = tokenizer.find(spelling);
-    if (!id) continue;
-    const Result<TokenType> type = tokenizer.token_type(*id);
-    if (type.ok() && *type == TokenType::control) info.end_tokens.push_back(*id);
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (tokenizer.is_marker(id) && internal::ends_a_turn(tokenizer.piece(id).value())) {
+      info.end_tokens.push_back(id);
+    }
+  }
+  if (chat_template.ok()) {
+    if (const auto id = end_of_answer(*chat_template, tokenizer)) info.end_tokens.push_back(*id);
   }
   std::sort(info.end_tokens.begin(), info.end_tokens.end());
   const auto end = std::unique(info.end_tokens.begin(), info.end_tokens.end());
@@ -156,6 +187,12 @@ Result<std::shared_ptr<const Model>> Model::from_gguf(GgufFile file, const Model
     return invalid_argument("num_threads is " + std::to_string(options.num_threads) +
                             "; it must be at least 1");
   }
+  if (!file.is_complete()) {
+    return invalid_argument(
+        "the file is one part of a model in several files; open the first of "
+        "them by its path, or give all of them");
+  }
+  if (Status status = internal::check_general_settings(file); !status.ok()) return status;
   ModelInfo info;
   const Result<std::string_view> architecture = file.string("general.architecture");
   if (!architecture.ok()) return architecture.status();
@@ -177,6 +214,7 @@ Result<std::shared_ptr<const Model>> Model::from_gguf(GgufFile file, const Model
   Result<Decoder> weights = read_decoder(reader, file, info);
   if (!weights.ok()) return weights.status();
   if (Status status = reader.check_all_read(); !status.ok()) return status;
+  if (Status status = reader.check_all_keys_read(info); !status.ok()) return status;
   count_weights(reader.weights(), info);
   if (options.check_weights) {
     Status status = check_weights(reader.weights(), options.num_threads);
@@ -187,8 +225,10 @@ Result<std::shared_ptr<const Model>> Model::from_gguf(GgufFile file, const Model
   if (!vocabulary.ok()) return vocabulary.status();
   Result<Tokenizer> tokenizer = Tokenizer::create(std::move(vocabulary).value());
   if (!tokenizer.ok()) return tokenizer.status();
-  if (Status status = find_end_tokens(file, *tokenizer, info); !status.ok()) return status;
   Result<ChatTemplate> chat_template = read_chat_template(file);
+  if (Status status = find_end_tokens(file, *tokenizer, chat_template, info); !status.ok()) {
+    return status;
+  }
   auto parts = std::make_unique<const ModelParts>(
       ModelParts{std::move(file), std::move(info), std::move(tokenizer).value(),
                  std::move(chat_template), std::move(weights).value()});

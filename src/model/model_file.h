@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -9,6 +10,7 @@
 
 #include "kvik/core/status.h"
 #include "kvik/model/gguf.h"
+#include "kvik/model/model.h"
 #include "kvik/model/weights.h"
 
 namespace kvik::internal {
@@ -32,7 +34,7 @@ class ModelFileReader {
     if (status_.ok()) status_ = std::move(status);
   }
 
-  bool has_key(std::string_view suffix) const { return file_.find(prefix_ + std::string(suffix)); }
+  bool has_key(std::string_view suffix) const { return find_key(suffix) != nullptr; }
   bool has_tensor(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
 
   // Keys are named without the architecture's prefix. A value outside [least, most] is an error.
@@ -41,7 +43,16 @@ class ModelFileReader {
   // Finite and above zero.
   double positive(std::string_view suffix);
   double positive_or(std::string_view suffix, double fallback);
+  double number_or(std::string_view suffix, double fallback);
+  // Finite; zero, which stands for "none", where the key is missing.
+  double positive_or_none(std::string_view suffix);
   std::string_view string_or(std::string_view suffix, std::string_view fallback);
+  // One number, or an array of as many equal ones as there are layers.
+  int integer_of_layers(std::string_view suffix, int64_t least, int64_t most, int num_layers);
+  // An array of one flag or integer (zero or not) per layer; unset for a key that is no array.
+  std::optional<std::vector<bool>> flags_of_layers(std::string_view suffix, int num_layers);
+  // The key counts as read: another one makes it meaningless.
+  void mark_read(std::string_view suffix) { read_keys_.insert(prefix_ + std::string(suffix)); }
 
   // A matrix of `rows` outputs and `cols` inputs, GGUF shape [cols, rows].
   Weight matrix(const std::string& name, int64_t rows, int64_t cols);
@@ -50,6 +61,9 @@ class ModelFileReader {
 
   // Every tensor of the file must have been read: what the code would ignore changes the result.
   Status check_all_read() const;
+  // So must every key of the architecture, but for those that say nothing about the results
+  // (setting_rules.h). Requires: hyperparameters were read.
+  Status check_all_keys_read(const ModelInfo& info) const;
 
   struct Named {
     std::string name;
@@ -59,6 +73,11 @@ class ModelFileReader {
   const std::vector<Named>& weights() const { return weights_; }
 
  private:
+  const GgufValue* find_key(std::string_view suffix) const {
+    return file_.find(prefix_ + std::string(suffix));
+  }
+  // The full name of a key that is about to be read.
+  std::string name_to_read(std::string_view suffix);
   Weight read(const std::string& name, int64_t rows, int64_t cols, bool is_vector);
 
   const GgufFile& file_;
@@ -66,6 +85,7 @@ class ModelFileReader {
   Status status_;
   std::vector<Named> weights_;
   std::unordered_set<std::string_view> read_names_;
+  std::unordered_set<std::string> read_keys_;
 };
 
 }  // namespace kvik::internal

@@ -177,6 +177,9 @@ void ModelRunner::Impl::logits(int first_row, int num_rows, float* logits) {
                      decoder_.norm_epsilon, workspace_.normed);
   matmul_.multiply(decoder_.output, workspace_.normed, width, num_rows, logits,
                    decoder_.output.rows());
+  if (decoder_.logit_softcap > 0) {
+    internal::soft_cap(*team_, logits, num_rows, decoder_.output.rows(), decoder_.logit_softcap);
+  }
 }
 
 void ModelRunner::Impl::log_probabilities(int first_row, std::span<const TokenId> targets,

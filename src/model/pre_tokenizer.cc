@@ -139,6 +139,8 @@ Result<PreTokenizer> pre_tokenizer_from_name(std::string_view name) {
                      "\" is not supported; supported: gpt-2, llama-bpe, qwen2, smollm");
 }
 
+bool normalises_to_nfc(PreTokenizer kind) { return kind == PreTokenizer::qwen2; }
+
 size_t piece_end(PreTokenizer kind, std::string_view text, size_t begin) {
   switch (kind) {
     case PreTokenizer::gpt2:

@@ -11,14 +11,29 @@
 namespace kvik::internal {
 namespace {
 
+// Older files state the factor under another name.
+double linear_factor(ModelFileReader& reader) {
+  const double old_name = reader.positive_or("rope.scale_linear", 1);
+  const double factor = reader.positive_or("rope.scaling.factor", old_name);
+  if (reader.has_key("rope.scale_linear") && factor != old_name) {
+    reader.fail({StatusCode::corrupt, "rope.scaling.factor is " + std::to_string(factor) +
+                                          " and rope.scale_linear " + std::to_string(old_name) +
+                                          "; they are two names of one factor"});
+  }
+  return factor;
+}
+
 void slow_down(ModelFileReader& reader, double base, int rope_dim, Rope& rope) {
   const std::string_view type = reader.string_or("rope.scaling.type", "");
-  if (type == "none") return;
+  // Only YaRN asks for it.
+  if (type != "yarn") reader.mark_read("rope.scaling.original_context_length");
+  if (type == "none") {
+    reader.mark_read("rope.scaling.factor");
+    reader.mark_read("rope.scale_linear");
+    return;
+  }
   if (type.empty() || type == "linear") {
-    // Older files state the factor alone, under another name.
-    const double factor = reader.has_key("rope.scaling.factor")
-                              ? reader.positive("rope.scaling.factor")
-                              : reader.positive_or("rope.scale_linear", 1);
+    const double factor = linear_factor(reader);
     for (double& frequency : rope.frequency) frequency /= factor;
     return;
   }
@@ -28,11 +43,21 @@ void slow_down(ModelFileReader& reader, double base, int rope_dim, Rope& rope) {
     return;
   }
   Yarn yarn;
-  yarn.factor = reader.positive("rope.scaling.factor");
+  if (!reader.has_key("rope.scaling.factor")) {
+    reader.fail({StatusCode::corrupt,
+                 "the model's rope scaling is \"yarn\" without a "
+                 "rope.scaling.factor"});
+  }
+  yarn.factor = linear_factor(reader);
   yarn.original_context = reader.integer("rope.scaling.original_context_length", 1, kMaxContext);
   yarn.attention_factor = reader.positive_or("rope.scaling.attn_factor", 1);
   yarn.beta_fast = reader.positive_or("rope.scaling.yarn_beta_fast", yarn.beta_fast);
   yarn.beta_slow = reader.positive_or("rope.scaling.yarn_beta_slow", yarn.beta_slow);
+  if (const double mix = reader.number_or("rope.scaling.yarn_ext_factor", 1);
+      mix >= 0 && mix != 1) {
+    reader.fail(unsupported("rope.scaling.yarn_ext_factor is " + std::to_string(mix) +
+                            "; kvik computes YaRN with 1"));
+  }
   if (reader.status().ok()) apply_yarn(yarn, base, rope_dim, rope);
 }
 

@@ -1,5 +1,6 @@
 #include "kvik/model/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -72,14 +73,19 @@ Result<PieceTable> index_pieces(const std::vector<std::string>& pieces) {
 
 class Tokenizer::Impl {
  public:
-  // Requires: check_vocabulary passed.
-  Impl(Vocabulary v, PieceTable pieces, Kind k)
+  using Types = std::vector<std::pair<TokenId, int32_t>>;
+  // `shown_types` are put in place of those that hold for encoding. Requires: check_vocabulary
+  // passed; one type for each token.
+  Impl(Vocabulary v, PieceTable pieces, Kind k, const Types& shown_types)
       : vocabulary(std::move(v)),
         adds_bos(vocabulary.add_bos.value_or(internal::adds_bos_unless_told(vocabulary))),
         adds_eos(vocabulary.add_eos.value_or(false)),
         table(std::move(pieces)),
         kind(std::move(k)),
         matcher(collect_specials(vocabulary)) {
+    for (const auto& [id, shown] : shown_types) {
+      vocabulary.token_types[static_cast<size_t>(id)] = shown;
+    }
     // `kind` holds what it needs of these.
     vocabulary.merges = {};
     vocabulary.scores = {};
@@ -89,7 +95,6 @@ class Tokenizer::Impl {
     return id >= 0 && static_cast<size_t>(id) < vocabulary.pieces.size();
   }
   TokenType type(TokenId id) const {
-    if (vocabulary.token_types.empty()) return TokenType::normal;
     return static_cast<TokenType>(vocabulary.token_types[static_cast<size_t>(id)]);
   }
   std::string_view bytes(TokenId id) const {
@@ -135,12 +140,18 @@ Result<Tokenizer> Tokenizer::create(Vocabulary vocabulary) {
   Status status = internal::check_vocabulary(vocabulary);
   if (!status.ok()) return status;
   internal::restrict_markers(vocabulary);
+  Impl::Types shown_types;
+  for (const TokenId id : vocabulary.template_markers) {
+    int32_t& type = vocabulary.token_types[static_cast<size_t>(id)];
+    shown_types.emplace_back(id, type);
+    type = static_cast<int32_t>(TokenType::control);
+  }
   Result<PieceTable> table = index_pieces(vocabulary.pieces);
   if (!table.ok()) return table.status();
   Result<Kind> kind = create_kind(vocabulary);
   if (!kind.ok()) return kind.status();
   return Tokenizer(std::make_unique<Impl>(std::move(vocabulary), std::move(table).value(),
-                                          std::move(kind).value()));
+                                          std::move(kind).value(), shown_types));
 }
 
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text,
@@ -183,6 +194,13 @@ bool Tokenizer::has_double_bos(std::span<const TokenId> ids) const {
 Result<TokenType> Tokenizer::token_type(TokenId id) const {
   if (!impl_->contains(id)) return out_of_range(id, impl_->vocabulary.pieces.size());
   return impl_->type(id);
+}
+
+bool Tokenizer::is_marker(TokenId id) const {
+  if (!impl_->contains(id)) return false;
+  const std::vector<TokenId>& others = impl_->vocabulary.template_markers;
+  return impl_->type(id) == TokenType::control ||
+         std::find(others.begin(), others.end(), id) != others.end();
 }
 
 Result<std::string_view> Tokenizer::piece(TokenId id) const {

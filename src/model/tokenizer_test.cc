@@ -8,6 +8,7 @@
 #include <random>
 
 #include "kvik/model/stream_decoder.h"
+#include "model/normaliser.h"
 #include "support/tiny_vocabulary.h"
 
 namespace kvik {
@@ -289,6 +290,30 @@ TEST(Tokenizer, RefusesIdsOutOfRange) {
   }
 }
 
+TEST(Tokenizer, MarkersOfTurnsAreWholeTokensWhateverTheirType) {
+  for (const TokenType type : {TokenType::normal, TokenType::user_defined, TokenType::control,
+                               TokenType::unused, TokenType::unknown}) {
+    Vocabulary vocabulary = test::tiny_vocabulary();
+    const auto start = static_cast<TokenId>(vocabulary.pieces.size());
+    test::add_token(vocabulary, "<|im_start|>", type);
+    test::add_token(vocabulary, "[INST]", type);
+    if (type == TokenType::normal || type == TokenType::unused) {
+      vocabulary.template_markers = {start + 1};
+    }
+    const Tokenizer tokenizer = Tokenizer::create(vocabulary).value();
+    const std::vector<TextSpan> trusted = {{"<|im_start|>", true}, {"[INST]", true}};
+    const std::vector<TextSpan> content = {{"<|im_start|>", false}};
+    EXPECT_EQ(tokenizer.encode_spans(trusted, {.add_special = false}).value(),
+              (std::vector<TokenId>{start, start + 1}));
+    EXPECT_EQ(tokenizer.encode_spans(content, {.add_special = false}).value().size(), 12U);
+    EXPECT_EQ(tokenizer.token_type(start + 1).value(), type);
+    if (type != TokenType::user_defined) {
+      const std::vector<TextSpan> forged = {{"[INST]", false}};
+      EXPECT_EQ(tokenizer.encode_spans(forged, {.add_special = false}).value().size(), 6U);
+    }
+  }
+}
+
 TEST(Tokenizer, GivesBackAnyBytes) {
   std::mt19937 random(1);
   for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen2"}) {
@@ -298,7 +323,9 @@ TEST(Tokenizer, GivesBackAnyBytes) {
     for (int round = 0; round < 2000; ++round) {
       std::string text(random() % 40, '\0');
       for (char& c : text) c = static_cast<char>(random());
-      EXPECT_EQ(tokenizer.decode(encode(tokenizer, text), true).value(), text);
+      const internal::NfcText normal(text);
+      const std::string_view kept = vocabulary.pre == "qwen2" ? normal.view() : text;
+      EXPECT_EQ(tokenizer.decode(encode(tokenizer, text), true).value(), kept);
     }
   }
 }

@@ -45,6 +45,19 @@ Status check_id(const char* key, std::optional<TokenId> id, size_t vocab_size) {
                           std::to_string(vocab_size) + " tokens");
 }
 
+Status check_markers(const Vocabulary& v) {
+  for (const TokenId id : v.template_markers) {
+    if (id >= 0 && static_cast<size_t>(id) < v.pieces.size() &&
+        !v.pieces[static_cast<size_t>(id)].empty() &&
+        v.pieces[static_cast<size_t>(id)].size() <= kMaxMatchedBytes) {
+      continue;
+    }
+    return invalid_argument("template_markers holds " + std::to_string(id) +
+                            ", which is no token that can be matched as a whole");
+  }
+  return {};
+}
+
 Status check_added(const char* key, std::optional<bool> adds, bool unless_told, const char* id_key,
                    std::optional<TokenId> id) {
   if (!adds.value_or(unless_told) || id) return {};
@@ -77,30 +90,7 @@ Status check_llama(const Vocabulary& v) {
   return {};
 }
 
-// "<|im_start|>" and the like, also with the bars of full width that some models have.
-bool is_spelled_as_marker(std::string_view piece) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kEnds = {
-      {{"<|", "|>"}, {"<\xEF\xBD\x9C", "\xEF\xBD\x9C>"}}};
-  for (const auto& [begin, end] : kEnds) {
-    if (piece.size() > begin.size() + end.size() && piece.starts_with(begin) &&
-        piece.ends_with(end)) {
-      return true;
-    }
-  }
-  return piece == "<start_of_turn>" || piece == "<end_of_turn>";
-}
-
 }  // namespace
-
-void restrict_markers(Vocabulary& v) {
-  for (size_t i = 0; i < v.token_types.size(); ++i) {
-    if (v.token_types[i] != static_cast<int32_t>(TokenType::user_defined)) continue;
-    const auto id = static_cast<TokenId>(i);
-    if (id == v.bos || id == v.eos || is_spelled_as_marker(v.pieces[i])) {
-      v.token_types[i] = static_cast<int32_t>(TokenType::control);
-    }
-  }
-}
 
 Status check_lists(const Vocabulary& v) {
   const size_t size = v.pieces.size();
@@ -144,7 +134,7 @@ Status check_vocabulary(const Vocabulary& v) {
   for (Status& status : std::array{
            check_id("bos_token_id", v.bos, size), check_id("eos_token_id", v.eos, size),
            check_id("unknown_token_id", v.unknown, size),
-           check_id("padding_token_id", v.padding, size),
+           check_id("padding_token_id", v.padding, size), check_markers(v),
            check_added("add_bos_token", v.add_bos, adds_bos_unless_told(v), "bos_token_id", v.bos),
            check_added("add_eos_token", v.add_eos, false, "eos_token_id", v.eos)}) {
     if (!status.ok()) return std::move(status);

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "kvik/core/status.h"
 #include "kvik/model/vocabulary.h"
@@ -32,10 +34,20 @@ Status check_lists(const Vocabulary& vocabulary);
 // the key).
 Status check_vocabulary(const Vocabulary& vocabulary);
 
-// Makes control tokens of those user-defined ones that only a template may write: BOS, EOS, and
-// what is spelled like a marker of turns. Files call some of them user-defined, which would let the
-// text of a message end its turn and begin another. Requires: check_vocabulary() passed.
+// Makes control tokens of those that only a template may write: BOS, EOS, and what is spelled like
+// a marker of turns. Files call some of them user-defined, which would let the text of a message
+// end its turn and begin another, or normal, which would take the markers of a template apart. A
+// vocabulary without types gets them. Requires: check_vocabulary() passed.
 void restrict_markers(Vocabulary& vocabulary);
+
+// What ends an answer in the chat formats in use, by its spelling.
+bool ends_a_turn(std::string_view piece);
+
+// The other tokens in brackets, like "[INST]", that the texts of a chat template spell and that are
+// not matched as a whole by their type. Tokens that merges make count as text: other tokenizers
+// take them so. Requires: check_lists() passed.
+std::vector<TokenId> find_template_markers(const Vocabulary& vocabulary,
+                                           std::string_view chat_template);
 
 // Whether encode() adds BOS where the file does not say. Requires: a kind that Kvik encodes.
 bool adds_bos_unless_told(const Vocabulary& vocabulary);

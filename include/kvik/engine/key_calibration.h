@@ -41,8 +41,9 @@ KVIK_API Result<KeyCalibration> calibrate_keys(ModelRunner& runner,
 // The texts that come with Kvik (half prose, half code, about 2,000 tokens) as the model's tokens.
 KVIK_API Result<std::vector<std::vector<TokenId>>> calibration_texts(const Model& model);
 
-// Names the weights that a calibration belongs to: FNV-1a of the architecture and of every tensor's
-// name, type, shape and first 4 KiB.
+// Names the model that a calibration belongs to: a hash of Model::settings(), of what its tokenizer
+// makes of the texts above, and of every tensor's name, type, shape and bytes (all of which it
+// reads). The order of the tensors and their cut into files do not count.
 KVIK_API Result<uint64_t> model_fingerprint(const Model& model);
 
 // docs/calibration-file.md draws the file. Written beside its name and renamed, so that a reader

@@ -56,23 +56,31 @@ struct GgufTensor {
   uint32_t type = 0;  // ggml type number; see ggml_type_info
   int rank = 0;
   std::array<int64_t, kMaxRank> shape{1, 1, 1, 1};  // GGUF order: shape[0] is the row length
-  int64_t file_offset = 0;                          // of its first byte
-  std::optional<int64_t> num_bytes;                 // unset: the type is unknown, so is its size
+  int part = 0;                      // of a model in several files, from 0; see GgufFile::num_parts
+  int64_t file_offset = 0;           // of its first byte in that part
+  std::optional<int64_t> num_bytes;  // unset: the type is unknown, so is its size
 };
 
-// A checked file. Strings, values and tensor bytes are views of the mapping (or of the memory given
-// to parse) and stay valid when the object moves, until it is destroyed.
-// Threads: const members may be called from any number of threads.
+// A checked file, or a model that lies in several (keys split.*): then its metadata is that of the
+// first part, and its tensors are those of all parts. Strings, values and tensor bytes are views of
+// the mapping (or of the memory given to parse) and stay valid when the object moves, until it is
+// destroyed. Threads: const members may be called from any number of threads.
 class KVIK_API GgufFile {
  public:
   // Maps the file privately and read-only and checks it. The file must not shrink while mapped (the
-  // system would raise SIGBUS on access). Errors: io_error; corrupt (cut short, sizes that
-  // contradict the file, duplicate names, ...), naming the offset or the tensor; unsupported
-  // (version 1, big-endian, other formats).
+  // system would raise SIGBUS on access). The first part of a model in several files,
+  // NAME-00001-of-0000M.gguf, brings the others, which lie beside it under the names that follow.
+  // Errors: io_error (a part that is missing among them); corrupt (cut short, sizes that contradict
+  // the file, duplicate names, parts that do not belong together, ...), naming the file and the
+  // offset or tensor; unsupported (version 1, big-endian, other formats); invalid_argument for
+  // another part than the first, naming the first.
   static Result<GgufFile> open(const std::string& path);
 
-  // The same on memory that the caller owns and keeps alive and unchanged.
+  // The same on memory that the caller owns and keeps alive and unchanged. One part alone is
+  // accepted; is_complete() tells.
   static Result<GgufFile> parse(std::span<const std::byte> bytes);
+  // The same for all parts of a model, in order.
+  static Result<GgufFile> parse_parts(std::span<const std::span<const std::byte>> parts);
 
   GgufFile(GgufFile&&) noexcept = default;
   GgufFile& operator=(GgufFile&&) noexcept = default;
@@ -81,7 +89,10 @@ class KVIK_API GgufFile {
 
   uint32_t version() const { return version_; }
   int64_t alignment() const { return alignment_; }
-  int64_t file_bytes() const { return static_cast<int64_t>(bytes_.size()); }
+  int64_t file_bytes() const;  // of all parts
+  int num_parts() const { return static_cast<int>(parts_.size()); }
+  // False for one part of a model in several files without the others.
+  bool is_complete() const { return num_parts() == split_.value_or(Split{}).num_parts; }
 
   // In file order.
   std::span<const GgufEntry> metadata() const { return metadata_; }
@@ -113,6 +124,14 @@ class KVIK_API GgufFile {
 
  private:
   friend class GgufParser;
+  friend class GgufPartJoiner;
+
+  // What a file says of the parts that it is one of.
+  struct Split {
+    int part = 0;  // from 0
+    int num_parts = 1;
+    std::optional<int64_t> num_tensors;  // of all parts
+  };
 
   class Mapping {
    public:
@@ -131,11 +150,13 @@ class KVIK_API GgufFile {
   };
 
   GgufFile() = default;
+  static Result<GgufFile> open_part(const std::string& path);
   Result<const GgufValue*> typed(std::string_view key, bool is_array, std::string_view wanted,
                                  bool (*accepts)(GgufType)) const;
 
-  Mapping mapping_;  // empty for parse()
-  std::span<const std::byte> bytes_;
+  std::vector<Mapping> mappings_;                  // none for parse()
+  std::vector<std::span<const std::byte>> parts_;  // the bytes of each
+  std::optional<Split> split_;
   uint32_t version_ = 0;
   int64_t alignment_ = 0;
   std::vector<GgufEntry> metadata_;

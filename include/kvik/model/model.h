@@ -121,6 +121,10 @@ class KVIK_API Model {
 
   // Requires: 0 <= layer < info().num_layers.
   KeyRope key_rope(int layer) const;
+  // All that a forward pass reads beside weights and tokens, as it is computed with: "name value"
+  // lines, floating-point numbers in hexadecimal. Two models of equal weights and equal settings
+  // give equal results.
+  std::string settings() const;
 
   // Shape and format of the model's KV rows, all layers of one format.
   KvSpec kv_spec(const KvFormat& format) const;

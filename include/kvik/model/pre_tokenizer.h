@@ -25,6 +25,10 @@ enum class PreTokenizer : uint8_t { gpt2, smollm, llama_bpe, qwen2 };
 // (also "llama3", "llama-v3"), "qwen2". Any other name: unsupported.
 KVIK_API Result<PreTokenizer> pre_tokenizer_from_name(std::string_view name);
 
+// Whether texts are brought to Unicode's normal form C before they are cut, as the model's own
+// tokenizer does: qwen2 alone.
+KVIK_API bool normalises_to_nfc(PreTokenizer kind);
+
 // End of the piece that starts at `begin`; depends on nothing before `begin`, so a caller walks a
 // text from 0. A walk over a whole text takes linear time.
 // Requires: begin < text.size(), and begin is 0 or an end returned for this text.

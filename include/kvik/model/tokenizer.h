@@ -48,7 +48,8 @@ class KVIK_API Tokenizer {
 
   // Any bytes are accepted: what is not UTF-8 is cut and merged as single bytes and comes back
   // unchanged from decode(). Only U+2581 comes back as a space from "llama" vocabularies, where it
-  // stands for one. Time is O(n log n) for any input. Texts of 2 GiB and more are refused.
+  // stands for one, and text in normal form C from "qwen2" ones, which are trained on that. Time is
+  // O(n log n) for any input. Texts of 2 GiB and more are refused.
   Result<std::vector<TokenId>> encode(std::string_view text,
                                       const EncodeOptions& options = {}) const;
   // The spans joined into one text, but a control token is found only where all of it lies in
@@ -71,6 +72,9 @@ class KVIK_API Tokenizer {
 
   // Ids outside [0, vocab_size()) are invalid_argument here and in all functions below.
   Result<TokenType> token_type(TokenId id) const;
+  // Whether text becomes the token only where that is asked for: control tokens, and those that the
+  // chat template spells. False for ids out of range.
+  bool is_marker(TokenId id) const;
   // The piece as the vocabulary spells it ("Ġthe"). Valid as long as the tokenizer.
   Result<std::string_view> piece(TokenId id) const;
   // The bytes that the token stands for (" the"); for control tokens their spelled-out text.
