@@ -2,8 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -31,11 +34,25 @@ inline nlohmann::json summary(const std::vector<double>& values) {
           {"max", *std::max_element(values.begin(), values.end())}};
 }
 
+// All of `text` as a decimal number from 0 on; ends the program for anything else.
+inline int whole_number(const std::string& what, const std::string& text) {
+  int value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < 0) {
+    std::fprintf(stderr, "%s %s: give a whole decimal number\n", what.c_str(), text.c_str());
+    std::exit(2);
+  }
+  return value;
+}
+
 // "--name=value" among the arguments, or `fallback`.
 inline int int_option(int argc, char** argv, const std::string& name, int fallback) {
   const std::string prefix = "--" + name + "=";
   for (int i = 1; i < argc; ++i) {
-    if (std::string(argv[i]).rfind(prefix, 0) == 0) return std::stoi(argv[i] + prefix.size());
+    if (std::string(argv[i]).rfind(prefix, 0) == 0) {
+      return whole_number("--" + name, argv[i] + prefix.size());
+    }
   }
   return fallback;
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/harness.h"
 #include "kvik/model/matmul.h"
 #include "model/weight_scales_test_util.h"
 
@@ -143,9 +144,10 @@ CpuIsa choose_set(const char* name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int num_threads = argc > 1 ? std::atoi(argv[1]) : 2;
-  const int rounds = argc > 2 ? std::atoi(argv[2]) : 7;
-  const int64_t bytes = (argc > 3 ? std::atoll(argv[3]) : 512) << 20;
+  const int num_threads = argc > 1 ? kvik::bench::whole_number("threads", argv[1]) : 2;
+  const int rounds = argc > 2 ? kvik::bench::whole_number("rounds", argv[2]) : 7;
+  const int mebibytes = argc > 3 ? kvik::bench::whole_number("mebibytes", argv[3]) : 512;
+  const int64_t bytes = int64_t{mebibytes} << 20;
   if (num_threads < 1 || rounds < 1 || bytes < int64_t{8} << 20) {
     std::fprintf(stderr,
                  "usage: matmul_bench [threads] [rounds] [mebibytes, 8 or more] [set] [type]\n");

@@ -95,14 +95,16 @@ int main(int argc, char** argv) {
         "usage: model_bench MODEL [threads] [rounds] [kv] [prompt] [generate] [depth...]\n");
     return 2;
   }
-  const auto number = [&](int i, int fallback) { return argc > i ? std::atoi(argv[i]) : fallback; };
+  const auto number = [&](int i, int fallback) {
+    return argc > i ? kvik::bench::whole_number("argument", argv[i]) : fallback;
+  };
   const int num_threads = number(2, 2);
   const int rounds = number(3, 3);
   const kvik::KvFormat format = expect(kvik::parse_kv_format(argc > 4 ? argv[4] : "f16"));
   const int prompt_size = number(5, 512);
   const int num_generated = number(6, 32);
   std::vector<int> depths;
-  for (int i = 7; i < argc; ++i) depths.push_back(std::atoi(argv[i]));
+  for (int i = 7; i < argc; ++i) depths.push_back(kvik::bench::whole_number("depth", argv[i]));
   if (depths.empty()) depths = {0, 2048};
   if (rounds < 1 || prompt_size < 1 || num_generated < 1) return 2;
 

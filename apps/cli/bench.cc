@@ -6,11 +6,14 @@
 #include <memory>
 #include <optional>
 
+#include "arguments.h"
 #include "commands.h"
 #include "kv.h"
 #include "kvik/core/cpu_features.h"
 #include "kvik/core/thread_team.h"
+#include "numbers.h"
 #include "options.h"
+#include "terminal_text.h"
 
 namespace kvik::cli {
 namespace {
@@ -23,6 +26,8 @@ struct BenchOptions {
   int repetitions = 5;
   bool no_warmup = false;
   std::string clock = "wall";
+  const CLI::Option *prompts_option = nullptr, *generations_option = nullptr,
+                    *clock_option = nullptr;
 };
 
 struct Measurement {
@@ -173,7 +178,7 @@ std::string to_row(const Model& model, const std::string& backend, const Measure
   const ModelInfo& info = model.info();
   const std::vector<double> rates = m.rates();
   std::string row =
-      format("| %s | %s | %.2f M | %s | %d | %s | %s | ", info.name.c_str(),
+      format("| %s | %s | %.2f M | %s | %d | %s | %s | ", markdown_cell(info.name).c_str(),
              bytes_text(info.weight_bytes).c_str(), static_cast<double>(info.num_parameters) / 1e6,
              backend.c_str(), m.threads, m.kv.type_k.c_str(), m.kv.type_v.c_str());
   if (has_names) row += m.kv.name() + " | ";
@@ -272,20 +277,25 @@ int bench(const BenchOptions& options) {
   const auto nothing = [](int count) { return count == 0; };
   if (std::all_of(options.prompts.begin(), options.prompts.end(), nothing) &&
       std::all_of(options.generations.begin(), options.generations.end(), nothing)) {
-    return usage_error("bench: -p 0 and -n 0 leave nothing to measure");
+    return usage_error(name_given(*options.prompts_option) + " 0 and " +
+                       name_given(*options.generations_option) + " 0 leave nothing to measure");
   }
   if (options.clock == "cpu" && options.threads != std::vector{1}) {
-    return usage_error("--clock cpu would count threads that wait for each other; give -t 1");
+    return usage_error(name_given(*options.clock_option) +
+                       " cpu would count threads that wait for each other; give -t 1");
   }
   Result<std::vector<KvOptions>> ways = ways_of(options.kv, {KvFormat{}});
   if (!ways.ok()) return usage_error(ways.status().message());
   // A calibration is kept: it is made of weights that were looked at.
   const bool is_any_calibrated = std::any_of(ways->begin(), ways->end(), &is_calibrated);
-  Result<std::shared_ptr<const Model>> model =
-      is_any_calibrated ? Model::load(options.model, {.num_threads = options.threads.front()})
-                        : load_header(options.model);
+  Result<std::shared_ptr<const Model>> model = load_header(options.model);
   if (!model.ok()) return fail(model.status());
   if (Status status = resolve(*ways, **model); !status.ok()) return fail(status);
+  if (is_any_calibrated) {
+    if (Status status = check_calibration(options.kv, **model); !status.ok()) return fail(status);
+    model = Model::load(options.model, {.num_threads = options.threads.front()});
+    if (!model.ok()) return fail(model.status());
+  }
   Interrupt::install();
   const bool has_names = std::any_of(ways->begin(), ways->end(), [](const KvOptions& way) {
     return way.name().find('+') != std::string::npos;
@@ -305,12 +315,12 @@ int bench(const BenchOptions& options) {
   return bench.finish();
 }
 
-void add_list(CLI::App& command, const char* name, std::vector<int>& list, int low, int high,
-              const char* description) {
-  command.add_option(name, list, description)
+CLI::Option* add_list(CLI::App& command, const char* name, std::vector<int>& list, int low,
+                      int high, const char* description) {
+  return command.add_option(name, list, description)
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Range(low, high))
+      ->transform(integer_in(low, high))
       ->capture_default_str();
 }
 
@@ -321,24 +331,28 @@ Command add_bench(CLI::App& program) {
   CLI::App* command =
       program.add_subcommand("bench", "Measure tokens per second; options take lists like 0,2048");
   add_model_option(*command, options->model);
-  add_list(*command, "-p,--n-prompt", options->prompts, 0, 1 << 24, "Tokens of a prompt; 0: none");
-  add_list(*command, "-n,--n-gen", options->generations, 0, 1 << 24, "Tokens to generate; 0: none");
+  options->prompts_option = add_list(*command, "-p,--n-prompt", options->prompts, 0, 1 << 24,
+                                     "Tokens of a prompt; 0: none");
+  options->generations_option = add_list(*command, "-n,--n-gen", options->generations, 0, 1 << 24,
+                                         "Tokens to generate; 0: none");
   add_list(*command, "-d,--n-depth", options->depths, 0, 1 << 24,
            "Tokens in the cache before the test");
   add_list(*command, "-t,--threads", options->threads, 1, 1024, "Threads");
   add_kv_options(*command, options->kv);
   command->add_option("-b,--batch-size", options->batch, "Most tokens computed at once")
-      ->check(CLI::Range(1, 1 << 20))
+      ->transform(integer_in(1, 1 << 20))
       ->capture_default_str();
   command->add_option("-r,--repetitions", options->repetitions, "Times that each test is run")
-      ->check(CLI::Range(1, 1000000))
+      ->transform(integer_in(1, 1000000))
       ->capture_default_str();
-  command
-      ->add_option("--clock", options->clock,
-                   "Count seconds of the wall, or of the processor (cpu, with -t 1): on a machine "
-                   "that others share")
-      ->check(CLI::IsMember({"wall", "cpu"}))
-      ->capture_default_str();
+  options->clock_option =
+      command
+          ->add_option(
+              "--clock", options->clock,
+              "Count seconds of the wall, or of the processor (cpu, with -t 1): on a machine "
+              "that others share")
+          ->check(CLI::IsMember({"wall", "cpu"}))
+          ->capture_default_str();
   command->add_flag("--no-warmup", options->no_warmup, "Time the first run too");
   add_output_option(*command, options->output, {"md", "json"});
   return {command, [options] { return bench(*options); }};

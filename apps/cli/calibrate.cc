@@ -1,4 +1,8 @@
 // kvik calibrate: measures centres and diagonals for tq and tcq keys, into a file.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 
@@ -6,7 +10,9 @@
 #include "kv.h"
 #include "kvik/core/thread_team.h"
 #include "kvik/engine/key_calibration.h"
+#include "numbers.h"
 #include "options.h"
+#include "terminal_text.h"
 
 namespace kvik::cli {
 namespace {
@@ -19,7 +25,53 @@ struct CalibrateOptions {
   int batch = 512;
 };
 
+// The texts as tokens; empty if none were named.
+Result<std::vector<std::vector<TokenId>>> read_texts(const CalibrateOptions& options,
+                                                     const Model& model) {
+  std::vector<std::vector<TokenId>> texts;
+  for (const std::string& path : options.texts) {
+    Result<std::string> text = read_text(path);
+    if (!text.ok()) return text.status();
+    Result<std::vector<TokenId>> tokens = model.tokenizer().encode(*text);
+    if (!tokens.ok()) return tokens.status();
+    if (tokens->empty()) return invalid_argument(path + ": the text is empty");
+    texts.push_back(std::move(tokens).value());
+  }
+  return texts;
+}
+
+// Where the file goes, with its folder made if it is the cache's. Errors: io_error where it could
+// not be written, which is better known before the keys are measured.
+Result<std::string> output_path(const CalibrateOptions& options, const Model& model) {
+  std::string path = options.output;
+  std::error_code error;
+  if (path.empty()) {
+    Result<uint64_t> fingerprint = model_fingerprint(model);
+    if (!fingerprint.ok()) return fingerprint.status();
+    path = calibration_path(cache_folder(), *fingerprint, options.frame);
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  }
+  const auto type = std::filesystem::symlink_status(path, error).type();
+  if (type == std::filesystem::file_type::directory) {
+    return Status(StatusCode::io_error, path + ": is a folder; name a file in it");
+  }
+  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (folder.empty()) folder = ".";
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    return Status(StatusCode::io_error,
+                  path + ": cannot write into its folder (" + std::strerror(errno) + ")");
+  }
+  return path;
+}
+
 int run(const CalibrateOptions& options) {
+  Result<std::shared_ptr<const Model>> header = load_header(options.model);
+  if (!header.ok()) return fail(header.status());
+  Result<std::vector<std::vector<TokenId>>> texts = read_texts(options, **header);
+  if (!texts.ok()) return fail(texts.status());
+  const Result<std::string> path = output_path(options, **header);
+  if (!path.ok()) return fail(path.status());
+
   ModelOptions model_options;
   model_options.num_threads = options.threads;
   Result<std::shared_ptr<const Model>> model = Model::load(options.model, model_options);
@@ -29,28 +81,12 @@ int run(const CalibrateOptions& options) {
   runner_options.max_batch_tokens = options.batch;
   Result<std::unique_ptr<ModelRunner>> runner = ModelRunner::create(*model, runner_options);
   if (!runner.ok()) return fail(runner.status());
-  std::vector<std::vector<TokenId>> texts;
-  for (const std::string& path : options.texts) {
-    Result<std::string> text = read_text(path);
-    if (!text.ok()) return fail(text.status());
-    Result<std::vector<TokenId>> tokens = (*model)->tokenizer().encode(*text);
-    if (!tokens.ok()) return fail(tokens.status());
-    texts.push_back(std::move(tokens).value());
-  }
   Interrupt::install();
-  std::string path = options.output;
-  if (path.empty()) {
-    Result<uint64_t> fingerprint = model_fingerprint(**model);
-    if (!fingerprint.ok()) return fail(fingerprint.status());
-    path = calibration_path(cache_folder(), *fingerprint, options.frame);
-    std::error_code error;
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  }
-  Result<KeyCalibration> made = calibrate(**runner, std::move(texts), options.frame);
+  Result<KeyCalibration> made = calibrate(**runner, std::move(texts).value(), options.frame);
   if (!made.ok()) return fail(made.status());
-  if (Status status = save_calibration(*made, **model, path); !status.ok()) return fail(status);
+  if (Status status = save_calibration(*made, **model, *path); !status.ok()) return fail(status);
   Output out;
-  out.write(path + "\n");
+  out.write(stdout_is_terminal() ? one_line(*path) + "\n" : *path + "\n");
   return out.finish();
 }
 
@@ -65,19 +101,21 @@ Command add_calibrate(CLI::App& program) {
   command
       ->add_option("-f,--file", options->texts,
                    "Texts to measure on, about 2,000 tokens; without: those that come with kvik")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   command->add_option("--kv-frame", options->frame, "Tokens of a frame: 128, 256 or 512")
-      ->check(CLI::IsMember({128, 256, 512}))
+      ->check(CLI::IsMember({"128", "256", "512"}))
+      ->transform(integer_in(1, 512).description(""))
       ->capture_default_str();
   command
       ->add_option("-o,--output", options->output,
                    "File to write; without: where --kv-calib auto looks for it")
       ->type_name("FILE");
   command->add_option("-b,--batch-size", options->batch, "Most tokens computed at once")
-      ->check(CLI::Range(1, 1 << 20))
+      ->transform(integer_in(1, 1 << 20))
       ->capture_default_str();
   command->add_option("-t,--threads", options->threads, "Threads")
-      ->check(CLI::Range(1, 1024))
+      ->transform(integer_in(1, 1024))
       ->capture_default_str();
   return {command, [options] { return run(*options); }};
 }

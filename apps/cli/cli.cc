@@ -1,6 +1,7 @@
 #include "cli.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +12,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
+
+#include "terminal_text.h"
 
 namespace kvik::cli {
 namespace {
@@ -28,20 +32,11 @@ int write_all(int fd, std::string_view text) {
   return 0;
 }
 
-// Messages quote names and text of files: what could steer a terminal, line breaks included, goes.
-std::string printable(std::string_view text) {
-  std::string clean;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    clean += byte < 0x20 || byte == 0x7f ? ' ' : c;
-  }
-  return clean;
-}
-
 void message(std::string_view colour, std::string_view kind, std::string_view text) {
   std::string line = "kvik: ";
   if (stderr_has_colour()) line = std::string(colour) + line + "\x1b[0m";
-  line += std::string(kind) + printable(text) + "\n";
+  // Messages quote names and text of files.
+  line += std::string(kind) + one_line(text) + "\n";
   (void)write_all(STDERR_FILENO, line);
 }
 
@@ -63,7 +58,16 @@ int usage_error(std::string_view text) {
   return kUsage;
 }
 void warn(std::string_view text) { message("\x1b[33m", "warning: ", text); }
-void note(std::string_view text) { message("", "", text); }
+void note(std::string_view text) {
+  static std::set<std::string, std::less<>> said;
+  if (said.emplace(text).second) message("", "", text);
+}
+
+bool streams_are_one() {
+  struct stat out = {}, err = {};
+  return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+         out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+}
 
 bool stdin_is_terminal() { return isatty(STDIN_FILENO) == 1; }
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
@@ -80,8 +84,12 @@ bool Output::write(std::string_view text) {
   return error_ == 0;
 }
 
+namespace {
+constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+}  // namespace
+
 bool Output::write_json(const nlohmann::ordered_json& value) {
-  return write(value.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return write(escaped_json(value.dump(1, ' ', false, kReplace)) + "\n");
 }
 
 int Output::finish() const {
@@ -91,7 +99,7 @@ int Output::finish() const {
 }
 
 bool Output::write_json_line(const nlohmann::ordered_json& value) {
-  return write(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return write(escaped_json(value.dump(-1, ' ', false, kReplace)) + "\n");
 }
 
 void Progress::show(std::string_view text) {

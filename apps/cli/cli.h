@@ -17,13 +17,17 @@ enum ExitCode : int { kFine = 0, kFailed = 1, kUsage = 2, kDoesNotFit = 3, kNotV
 // What the chosen command does after parsing; returns an exit code.
 using Action = std::function<int()>;
 
-// One line each on stderr, "kvik: ...". The first two return the exit code that goes with them.
+// One line each on stderr, "kvik: ...", of one_line() text. The first three return the exit code
+// that goes with them.
 int fail(std::string_view message);
 int fail(const Status& status);
 int usage_error(std::string_view message);
 void warn(std::string_view message);
+// Said once, however often it is called.
 void note(std::string_view message);
 
+// Whether standard output and standard error lead to the same place.
+bool streams_are_one();
 // Whether the stream is a terminal; colour also obeys NO_COLOR and TERM=dumb.
 bool stdin_is_terminal();
 bool stdout_is_terminal();

@@ -1,21 +1,33 @@
 // kvik completion: scripts that let a shell complete commands and options, made from the options
 // themselves.
+#include <algorithm>
 #include <memory>
 
+#include "arguments.h"
 #include "commands.h"
+#include "kv_types.h"
+#include "llama_options.h"
 
 namespace kvik::cli {
 namespace {
 
-bool takes_file(const CLI::Option& option) { return option.get_type_name() == "FILE"; }
+bool takes_file(const CLI::Option& option) {
+  return option.get_type_name() == "FILE" || option.get_type_name() == "auto|off|FILE";
+}
 
-std::vector<std::string> names_of(const CLI::Option& option) {
-  std::vector<std::string> names;
-  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) {
-    names.push_back("--" + name);
-    if (name == "cache-type-k") names.emplace_back("-ctk");
-    if (name == "cache-type-v") names.emplace_back("-ctv");
+// As typed: ours, and those of llama.cpp that say the same in one word.
+std::vector<std::string> all_names_of(const CLI::App& command, const CLI::Option& option) {
+  std::vector<std::string> names = names_of(option);
+  for (const LlamaOption& known : llama_options()) {
+    if (known.effect != LlamaOption::Effect::serve || known.text != long_name(option)) continue;
+    for (const std::string& name : CLI::detail::split(std::string(known.names), ' ')) {
+      const auto has_name = [&](const CLI::Option* other) {
+        const std::vector<std::string> own = names_of(*other);
+        return std::find(own.begin(), own.end(), name) != own.end();
+      };
+      const auto options = command.get_options();
+      if (std::none_of(options.begin(), options.end(), has_name)) names.push_back(name);
+    }
   }
   return names;
 }
@@ -26,13 +38,31 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// Values that an option is limited to, for those that have few.
+// Values that an option is limited to, or the names among them.
 std::string choices_of(const CLI::App& command, const CLI::Option& option) {
-  const std::string name = option.get_single_name();
-  if (name == "kv-layout") return "paged contiguous";
-  if (name == "cache-type-k" || name == "cache-type-v") return "f32 f16 bf16";
-  if (name == "output") return command.get_name() == "bench" ? "md json" : "text json";
-  return "";
+  const std::string name = long_name(option);
+  if (name == "--cache-type-k") return joined(key_type_names());
+  if (name == "--cache-type-v") return joined(value_type_names());
+  if (name == "--paged-kv-quant") return "off q8 q6 q4";
+  if (name == "--kv-calib") return "auto off";
+  if (name == "--kv") {
+    std::string ways = joined(way_names());
+    if (command.get_name() == "eval") {
+      for (const char* const ggml : {"ggml-q8_0", "ggml-q5_1", "ggml-q4_0"}) {
+        ways += std::string(" ") + ggml + " " + ggml + "-rot";
+      }
+    } else if (option.get_delimiter() == '\0') {
+      ways += " auto";
+    }
+    return ways;
+  }
+  // "TEXT:{paged,contiguous}"
+  std::string type = option.get_type_name();
+  const size_t begin = type.find('{'), end = type.find('}');
+  if (begin == type.npos || end == type.npos) return "";
+  type = type.substr(begin + 1, end - begin - 1);
+  std::replace(type.begin(), type.end(), ',', ' ');
+  return type;
 }
 
 std::string without_quotes(std::string text) {
@@ -49,11 +79,13 @@ std::string bash(const CLI::App& program) {
     std::vector<std::string> files;
     std::string values;
     for (const CLI::Option* option : command->get_options()) {
-      for (const std::string& name : names_of(*option)) {
+      for (const std::string& name : all_names_of(*command, *option)) {
         words.push_back(name);
-        if (takes_file(*option)) files.push_back(name);
-        if (const std::string choices = choices_of(*command, *option); !choices.empty()) {
-          values += "      " + command->get_name() + "," + name + ") words='" + choices + "' ;;\n";
+        const std::string choices = choices_of(*command, *option);
+        if (takes_file(*option) && choices.empty()) files.push_back(name);
+        if (!choices.empty()) {
+          values += "      " + command->get_name() + "," + name + ") words='" + choices + "'" +
+                    (takes_file(*option) ? "; compopt -o default" : "") + " ;;\n";
         }
       }
     }
@@ -68,6 +100,16 @@ std::string bash(const CLI::App& program) {
          "_kvik() {\n"
          "  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words\n"
          "  COMPREPLY=()\n"
+         // Bash makes words of their own of = and of the colon in K:V. Types of a list come after
+         // those before them.
+         "  local head= back=1\n"
+         "  if [[ $current == [:=] ]]; then current=; else [[ $before == [:=] ]] && back=2; fi\n"
+         "  ((back == 2)) && before=${COMP_WORDS[COMP_CWORD-2]}\n"
+         "  [[ $before != -* && ${COMP_WORDS[COMP_CWORD-back]} == : ]] && "
+         "before=${COMP_WORDS[COMP_CWORD-back-1]}\n"
+         "  if [[ $before == -* && $current == *,* ]]; then\n"
+         "    head=${current%,*}, current=${current##*,}\n"
+         "  fi\n"
          "  if ((COMP_CWORD == 1)); then\n"
          "    words='" +
          joined(commands) +
@@ -77,7 +119,7 @@ std::string bash(const CLI::App& program) {
          cases +
          "    esac\n"
          "  fi\n"
-         "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$current\")\n"
+         "  mapfile -t COMPREPLY < <(compgen -P \"$head\" -W \"$words\" -- \"$current\")\n"
          "}\n"
          "complete -F _kvik kvik\n";
 }
@@ -91,12 +133,12 @@ std::string zsh(const CLI::App& program) {
     cases += "    " + command->get_name() + ")\n      _arguments";
     for (const CLI::Option* option : command->get_options()) {
       const std::string choices = choices_of(*command, *option);
-      for (const std::string& name : names_of(*option)) {
+      for (const std::string& name : all_names_of(*command, *option)) {
         cases += " \\\n        '" + name + "[" + without_quotes(option->get_description()) + "]";
         if (option->get_items_expected_max() > 0) {
-          cases += takes_file(*option) ? ":file:_files"
-                   : choices.empty()   ? ":value:"
-                                       : ":value:(" + choices + ")";
+          cases += !choices.empty()      ? ":value:(" + choices + ")"
+                   : takes_file(*option) ? ":file:_files"
+                                         : ":value:";
         }
         cases += "'";
       }
@@ -121,13 +163,15 @@ std::string fish(const CLI::App& program) {
             without_quotes(command->get_description()) + "'\n";
     for (const CLI::Option* option : command->get_options()) {
       text += "complete -c kvik -n '__fish_seen_subcommand_from " + command->get_name() + "'";
-      for (const std::string& name : option->get_snames()) text += " -s " + name;
-      for (const std::string& name : option->get_lnames()) text += " -l " + name;
+      for (const std::string& name : all_names_of(*command, *option)) {
+        text += name.starts_with("--") ? " -l " + name.substr(2)
+                : name.size() > 2      ? " -o " + name.substr(1)
+                                       : " -s " + name.substr(1);
+      }
       if (option->get_items_expected_max() > 0) {
         const std::string choices = choices_of(*command, *option);
-        text += takes_file(*option) ? " -r -F"
-                : choices.empty()   ? " -x"
-                                    : " -x -a '" + choices + "'";
+        const std::string files = takes_file(*option) ? " -r -F" : " -x";
+        text += choices.empty() ? files : files + " -a '" + choices + "'";
       }
       text += " -d '" + without_quotes(option->get_description()) + "'\n";
     }

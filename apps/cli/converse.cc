@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "answer_text.h"
 #include "cli.h"
 #include "kvik/model/stream_decoder.h"
 #include "run.h"
@@ -61,8 +62,9 @@ Result<StopReason> turn(const RunOptions& options, Engine& engine,
   }
   GenerateParams params = options.generate;
   params.sampler.seed += messages.size();
+  AnswerText text(out);
   Result<Generated> generated =
-      session.generate(params, [&](std::string_view text) { return out.write(text); });
+      session.generate(params, [&](std::string_view part) { return text.write(part); });
   if (!generated.ok()) return generated.status();
   out.write("\n");
   messages.push_back({"assistant", generated->text});
@@ -72,9 +74,6 @@ Result<StopReason> turn(const RunOptions& options, Engine& engine,
 }  // namespace
 
 int converse(const RunOptions& options, Engine& engine) {
-  if (Result<const ChatTemplate*> chat = engine.model->chat_template(); !chat.ok()) {
-    return fail(chat.status().message() + "; without a conversation: give a prompt with -p");
-  }
   std::vector<ChatMessage> messages;
   if (!options.system_prompt.empty()) messages.push_back({"system", options.system_prompt});
   Output out;

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <memory>
 
+#include "arguments.h"
 #include "commands.h"
 #include "eval_report.h"
 #include "kv.h"
@@ -9,6 +10,7 @@
 #include "kvik/core/thread_team.h"
 #include "kvik/eval/candidate.h"
 #include "kvik/eval/compare.h"
+#include "numbers.h"
 #include "options.h"
 #include "prompt.h"
 
@@ -37,6 +39,7 @@ struct EvalOptions {
   CLI::Option* context_option = nullptr;
   CLI::Option* chunks_option = nullptr;
   CLI::Option* formats_option = nullptr;
+  const CLI::Option* first_position_option = nullptr;
 };
 
 // Those of the command line, which must all fit; or those of the default list that do.
@@ -94,9 +97,12 @@ Status check(EvalOptions& options) {
         "eval: give a text with -f, for example -f $(scripts/fetch-text prideprejudice), which "
         "fetches a novel");
   }
-  if (options.context < 4) return invalid_argument("eval: -c must be at least 4");
+  if (options.context < 4) {
+    return invalid_argument("eval: " + name_given(*options.context_option) + " must be at least 4");
+  }
   if (options.first_position % 512 != 0) {
-    return invalid_argument(format("--first-position %lld is no multiple of 512",
+    return invalid_argument(format("%s %lld is no multiple of 512",
+                                   name_given(*options.first_position_option).c_str(),
                                    static_cast<long long>(options.first_position)));
   }
   if (!options.is_long) return {};
@@ -144,17 +150,43 @@ std::string text_name(const PromptOptions& prompt) {
   return prompt.ids_file.empty() ? "the text of -p" : prompt.ids_file;
 }
 
+// What the header alone can refuse: formats that were named, the file of a calibration, a text
+// shorter than a chunk.
+Status check_against(const EvalOptions& options, const Model& header, size_t num_tokens) {
+  bool is_any_calibrated = options.formats_option->count() == 0;
+  if (options.formats_option->count() > 0) {
+    for (const std::string& name : options.formats) {
+      const Result<CandidateFormat> parsed = parse_candidate_format(name);
+      if (!parsed.ok()) return parsed.status();
+      const Result<Candidate> candidate = make_candidate(header, *parsed);
+      if (!candidate.ok()) return candidate.status();
+      is_any_calibrated |= parsed->is_calibrated && is_rotated(parsed->format.k);
+    }
+  }
+  if (is_any_calibrated) {
+    if (Status status = check_calibration(options.kv, header); !status.ok()) return status;
+  }
+  if (num_tokens >= static_cast<size_t>(options.context)) return {};
+  return invalid_argument(
+      format("the text has %zu tokens; one chunk needs %d", num_tokens, options.context));
+}
+
 int evaluate(EvalOptions options) {
   if (Status status = check(options); !status.ok()) return usage_error(status.message());
-  ModelOptions model_options;
-  model_options.num_threads = options.threads;
-  Result<std::shared_ptr<const Model>> model = Model::load(options.model, model_options);
+  Result<std::shared_ptr<const Model>> model = load_header(options.model);
   if (!model.ok()) return fail(model.status());
   const Result<std::vector<TokenId>> ids = prompt_ids(options.prompt, **model);
   if (!ids.ok()) return fail(ids.status());
+  if (Status status = check_against(options, **model, ids->size()); !status.ok()) {
+    return fail(status);
+  }
+  ModelOptions model_options;
+  model_options.num_threads = options.threads;
+  model = Model::load(options.model, model_options);
+  if (!model.ok()) return fail(model.status());
   if (const int trained = (*model)->info().context_length; options.context > trained) {
-    warn(format("-c %d is more than the %d tokens that the model was trained for", options.context,
-                trained));
+    warn(format("%s %d is more than the %d tokens that the model was trained for",
+                name_given(*options.context_option).c_str(), options.context, trained));
   }
   RunnerOptions runner_options;
   runner_options.num_threads = options.threads;
@@ -191,15 +223,17 @@ Command add_eval(CLI::App& program) {
   add_prompt_options(*command, options->prompt, /*ids_too=*/true);
   const auto add_count = [&](const char* name, int& value, int low, const char* what) {
     return command->add_option(name, value, what)
-        ->check(CLI::Range(low, 1 << 20))
+        ->transform(integer_in(low, 1 << 20))
         ->capture_default_str();
   };
   options->context_option = add_count("-c,--ctx-size", options->context, 1, "Tokens of a chunk");
   options->chunks_option =
       command->add_option("--chunks", options->chunks, "Only the first so many chunks")
-          ->check(CLI::Range(1, 1 << 30));
+          ->transform(integer_in(1, 1 << 30));
   add_count("-b,--batch-size", options->batch, 1, "Most tokens computed at once");
-  add_count("-t,--threads", options->threads, 1, "Threads")->check(CLI::Range(1, 1024));
+  command->add_option("-t,--threads", options->threads, "Threads")
+      ->transform(integer_in(1, 1024))
+      ->capture_default_str();
   options->formats = kDefaultFormats;
   options->formats_option =
       command
@@ -211,19 +245,21 @@ Command add_eval(CLI::App& program) {
               "layers in f16, +nocalib leaves keys uncalibrated")
           ->delimiter(',')
           ->allow_extra_args(false)
-          ->transform(kv_way_or_ggml())
           ->capture_default_str();
+  options->formats_option->transform(kv_way_or_ggml(*options->formats_option));
   add_calibration_options(*command, options->kv);
   command->add_flag("--all-positions", options->all_positions,
                     "Score every position of a chunk, not the second half");
   command->add_flag("--long", options->is_long,
                     "Score the last 512 positions of a long context (-c 8192 or more) only");
-  command
-      ->add_option("--first-position", options->first_position,
-                   "Position of each chunk's first token, a multiple of 512: how formats do far "
-                   "from where keys were calibrated")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
-      ->capture_default_str();
+  options->first_position_option =
+      command
+          ->add_option(
+              "--first-position", options->first_position,
+              "Position of each chunk's first token, a multiple of 512: how formats do far "
+              "from where keys were calibrated")
+          ->transform(integer_in(0, 1 << 30))
+          ->capture_default_str();
   add_output_option(*command, options->output, {"text", "json", "md", "html"});
   return {command, [options] { return evaluate(*options); }};
 }

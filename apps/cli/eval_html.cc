@@ -2,6 +2,7 @@
 #include "cli.h"
 #include "eval_report.h"
 #include "svg_plot.h"
+#include "terminal_text.h"
 
 namespace kvik::cli {
 namespace {
@@ -55,7 +56,7 @@ Plot plot_of_positions(const Comparison& comparison) {
 }  // namespace
 
 std::string eval_html(const EvalReport& report) {
-  const std::string title = html_escape("KV formats of " + report.model_name);
+  const std::string title = html_escape("KV formats of " + one_line(report.model_name));
   return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
          "<meta name=\"viewport\" content=\"width=device-width\">\n<title>" +
          title + "</title>\n<style>" + kStyle + "</style>\n</head>\n<body>\n<h1>" + title +

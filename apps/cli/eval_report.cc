@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli.h"
+#include "terminal_text.h"
 
 namespace kvik::cli {
 namespace {
@@ -49,20 +50,13 @@ ordered_json result_json(const CandidateResult& result) {
           {"by_position", by_position}};
 }
 
-// Display width: every byte that does not continue a character.
-size_t width_of(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
-}
-
 }  // namespace
 
 std::string eval_summary(const EvalReport& report) {
   const Comparison& result = report.comparison;
   std::string summary =
       format("%s on %s: %d %s of %d tokens, %lld positions scored (%d to %d of each)",
-             report.model_name.c_str(), report.text.c_str(), result.num_chunks,
+             one_line(report.model_name).c_str(), one_line(report.text).c_str(), result.num_chunks,
              result.num_chunks == 1 ? "chunk" : "chunks", result.context,
              static_cast<long long>(result.num_positions), result.first_scored, result.context - 2);
   if (result.first_position != 0) {
@@ -87,14 +81,14 @@ std::string eval_text(const EvalReport& report) {
   const EvalTable table = eval_table(report);
   std::vector<size_t> widths;
   for (size_t i = 0; i < table.head.size(); ++i) {
-    size_t width = width_of(table.head[i]);
-    for (const auto& row : table.rows) width = std::max(width, width_of(row[i]));
+    size_t width = columns_of(table.head[i]);
+    for (const auto& row : table.rows) width = std::max(width, columns_of(row[i]));
     widths.push_back(width);
   }
   const auto line = [&](const std::vector<std::string>& cells) {
-    std::string text = cells[0] + std::string(widths[0] - width_of(cells[0]), ' ');
+    std::string text = cells[0] + std::string(widths[0] - columns_of(cells[0]), ' ');
     for (size_t i = 1; i < cells.size(); ++i) {
-      text += std::string(2 + widths[i] - width_of(cells[i]), ' ') + cells[i];
+      text += std::string(2 + widths[i] - columns_of(cells[i]), ' ') + cells[i];
     }
     return text + "\n";
   };
@@ -109,7 +103,7 @@ std::string eval_markdown(const EvalReport& report) {
   const EvalTable table = eval_table(report);
   const auto line = [](const std::vector<std::string>& cells) {
     std::string text = "|";
-    for (const std::string& cell : cells) text += " " + cell + " |";
+    for (const std::string& cell : cells) text += " " + markdown_cell(cell) + " |";
     return text + "\n";
   };
   std::vector<std::string> rule(table.head.size(), "---:");

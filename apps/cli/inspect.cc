@@ -4,14 +4,18 @@
 #include <memory>
 #include <utility>
 
+#include "arguments.h"
 #include "commands.h"
+#include "gguf_json.h"
 #include "kv.h"
 #include "kv_types.h"
 #include "kvik/cache/size_prediction.h"
 #include "kvik/model/ggml_type.h"
 #include "kvik/model/gguf.h"
 #include "kvik/model/stream_decoder.h"
+#include "numbers.h"
 #include "options.h"
+#include "terminal_text.h"
 
 namespace kvik::cli {
 namespace {
@@ -20,6 +24,7 @@ using nlohmann::ordered_json;
 
 struct InspectOptions {
   std::string model, output;
+  bool all_arrays = false;
   int context = 0;        // 0: as trained
   int tokens = 0;         // 0: the whole context
   int prompt_tokens = 0;  // 0: all tokens
@@ -27,7 +32,8 @@ struct InspectOptions {
   int block_size = 16;
   KvListOptions kv;
   std::string layout = "paged";
-  CLI::Option* block_size_option = nullptr;
+  const CLI::Option *block_size_option = nullptr, *layout_option = nullptr,
+                    *tokens_option = nullptr, *prompt_tokens_option = nullptr;
 };
 
 struct KvRow {
@@ -44,45 +50,10 @@ struct KvTable {
   std::vector<KvRow> rows;
 };
 
-// Values of more elements than this are counted, not shown.
+// Arrays of more elements than this are counted, not shown, unless --arrays asks for them.
 constexpr int64_t kMaxShown = 16;
+constexpr int64_t kMaxShownInJson = 256;
 constexpr size_t kMaxTextBytes = 200;
-
-// A metadata value for JSON: strings made valid, long arrays as a count.
-ordered_json value_json(const GgufFile& file, const GgufEntry& entry) {
-  const GgufValue& value = entry.value;
-  const std::string type(gguf_type_name(value.type));
-  if (value.is_array && value.count > kMaxShown) {
-    return {{"array_of", type}, {"count", value.count}};
-  }
-  ordered_json list = ordered_json::array();
-  if (value.type == GgufType::string && value.is_array) {
-    const auto strings = file.strings(entry.key);
-    if (strings.ok()) {
-      for (const std::string_view text : *strings) list.push_back(to_valid_utf8(text));
-    }
-  } else if (value.type == GgufType::string) {
-    return to_valid_utf8(file.string(entry.key).value());
-  } else if (value.type == GgufType::boolean && value.is_array) {
-    const auto flags = file.booleans(entry.key);
-    if (flags.ok()) {
-      for (const bool flag : *flags) list.push_back(flag);
-    }
-  } else if (value.type == GgufType::boolean) {
-    return file.boolean(entry.key).value();
-  } else if (value.type == GgufType::f32 || value.type == GgufType::f64) {
-    if (!value.is_array) return file.real(entry.key).value();
-    if (const auto numbers = file.reals(entry.key); numbers.ok()) {
-      for (const float number : *numbers) list.push_back(number);
-    }
-  } else if (value.is_array) {
-    if (const auto numbers = file.integers(entry.key); numbers.ok()) list = *numbers;
-  } else {
-    const Result<int64_t> number = file.integer(entry.key);
-    return number.ok() ? ordered_json(*number) : ordered_json("beyond 2^63");
-  }
-  return list;
-}
 
 std::string type_name(const GgufTensor& tensor) {
   const GgmlTypeInfo* const info = ggml_type_info(tensor.type);
@@ -140,11 +111,13 @@ Result<KvTable> predict_all(const Model& model, const InspectOptions& options,
   table.tokens = options.tokens > 0 ? options.tokens : table.context;
   table.prompt_tokens = options.prompt_tokens > 0 ? options.prompt_tokens : table.tokens;
   if (table.tokens > table.context) {
-    return invalid_argument(
-        format("--tokens %d is more than the context of %d", table.tokens, table.context));
+    return invalid_argument(format("%s %d is more than the context of %d",
+                                   name_given(*options.tokens_option).c_str(), table.tokens,
+                                   table.context));
   }
   if (table.prompt_tokens > table.tokens) {
-    return invalid_argument(format("--prompt-tokens %d is more than the %d tokens in all",
+    return invalid_argument(format("%s %d is more than the %d tokens in all",
+                                   name_given(*options.prompt_tokens_option).c_str(),
                                    table.prompt_tokens, table.tokens));
   }
   table.counted = counted_text(ways, model.info());
@@ -184,38 +157,50 @@ ordered_json kv_json(const InspectOptions& options, const KvTable& table) {
 
 ordered_json file_json(const InspectOptions& options, const GgufFile& file) {
   ordered_json metadata = ordered_json::object();
+  ordered_json nameless = ordered_json::array();  // no JSON object has keys that are not UTF-8
   for (const GgufEntry& entry : file.metadata()) {
-    metadata[to_valid_utf8(entry.key)] = value_json(file, entry);
+    ordered_json value = value_json(entry.value, options.all_arrays ? INT64_MAX : kMaxShownInJson);
+    ordered_json key = text_json(entry.key);
+    if (key.is_string()) {
+      metadata[key.get<std::string>()] = std::move(value);
+    } else {
+      nameless.push_back({{"key", std::move(key)}, {"value", std::move(value)}});
+    }
   }
   ordered_json tensors = ordered_json::array();
   for (const GgufTensor& tensor : file.tensors()) {
     const std::vector<int64_t> shape(tensor.shape.begin(), tensor.shape.begin() + tensor.rank);
     tensors.push_back(
-        {{"name", to_valid_utf8(tensor.name)},
+        {{"name", text_json(tensor.name)},
          {"type", type_name(tensor)},
          {"shape", shape},
          {"bytes", tensor.num_bytes ? ordered_json(*tensor.num_bytes) : ordered_json(nullptr)}});
   }
-  return {{"file", options.model},      {"version", file.version()},
-          {"bytes", file.file_bytes()}, {"alignment", file.alignment()},
-          {"metadata", metadata},       {"tensors", tensors}};
+  ordered_json json = {
+      {"file", text_json(options.model)}, {"version", file.version()}, {"bytes", file.file_bytes()},
+      {"alignment", file.alignment()},    {"metadata", metadata},      {"tensors", tensors}};
+  if (!nameless.empty()) json["metadata_of_other_keys"] = nameless;
+  return json;
 }
 
 std::string file_text(const InspectOptions& options, const GgufFile& file) {
   std::string text =
-      format("%s: GGUF version %u, %s, %zu tensors\n\nMetadata\n", options.model.c_str(),
+      format("%s: GGUF version %u, %s, %zu tensors\n\nMetadata\n", one_line(options.model).c_str(),
              file.version(), bytes_text(file.file_bytes()).c_str(), file.tensors().size());
   for (const GgufEntry& entry : file.metadata()) {
-    std::string value = value_json(file, entry).dump();
-    if (value.size() > kMaxTextBytes)
+    std::string value = value_json(entry.value, options.all_arrays ? INT64_MAX : kMaxShown).dump();
+    if (value.size() > kMaxTextBytes && !options.all_arrays) {
       value = to_valid_utf8(value.substr(0, kMaxTextBytes)) + " ...";
-    text += "  " + ordered_json(to_valid_utf8(entry.key)).get<std::string>() + " = " + value + "\n";
+    }
+    text += "  " + one_line(entry.key) + " = " + escaped_json(value) + "\n";
   }
   text += "\nTensors\n";
   std::map<std::string, std::pair<int, int64_t>> types;
   for (const GgufTensor& tensor : file.tensors()) {
-    text += format("  %-36s %-5s %s\n", to_valid_utf8(tensor.name).c_str(),
-                   type_name(tensor).c_str(), shape_text(tensor).c_str());
+    const std::string name = one_line(tensor.name);
+    const size_t width = columns_of(name);
+    text += "  " + name + std::string(width < 36 ? 36 - width : 0, ' ') +
+            format(" %-5s %s\n", type_name(tensor).c_str(), shape_text(tensor).c_str());
     auto& [count, bytes] = types[type_name(tensor)];
     ++count;
     bytes += tensor.num_bytes.value_or(0);
@@ -256,9 +241,13 @@ std::string kv_text(const InspectOptions& options, const KvTable& table) {
 }
 
 int inspect(const InspectOptions& options) {
-  if (options.block_size % 16 != 0) return usage_error("--block-size: give a multiple of 16");
+  if (options.block_size % 16 != 0) {
+    return usage_error(name_given(*options.block_size_option) + " " +
+                       std::to_string(options.block_size) + ": give a multiple of 16");
+  }
   if (options.layout == "contiguous" && options.block_size_option->count() > 0) {
-    return usage_error("--block-size has no meaning with --kv-layout contiguous; leave it out");
+    return usage_error(name_given(*options.block_size_option) + " has no meaning with " +
+                       name_given(*options.layout_option) + " contiguous; leave it out");
   }
   Result<GgufFile> file = GgufFile::open(options.model);
   if (!file.ok()) return fail(file.status());
@@ -283,8 +272,9 @@ int inspect(const InspectOptions& options) {
     out.write_json(json);
   } else {
     out.write(file_text(options, *file));
-    out.write(table.ok() ? kv_text(options, *table)
-                         : "\nKey-value cache: unknown, " + table.status().message() + "\n");
+    out.write(table.ok()
+                  ? kv_text(options, *table)
+                  : "\nKey-value cache: unknown, " + one_line(table.status().message()) + "\n");
   }
   return out.finish();
 }
@@ -298,20 +288,24 @@ Command add_inspect(CLI::App& program) {
   add_model_option(*command, options->model);
   const auto add_count = [&](const char* name, int& value, int low, const char* what) {
     return command->add_option(name, value, what)
-        ->check(CLI::Range(low, 1 << 30))
+        ->transform(integer_in(low, 1 << 30))
         ->capture_default_str();
   };
   add_count("-c,--ctx-size", options->context, 0, "Context in tokens; 0: as the model was trained");
-  add_count("--tokens", options->tokens, 0, "Tokens that the cache holds; 0: all of the context");
-  add_count("--prompt-tokens", options->prompt_tokens, 0,
-            "Of these, read at once, the rest one by one; 0: all");
+  options->tokens_option = add_count("--tokens", options->tokens, 0,
+                                     "Tokens that the cache holds; 0: all of the context");
+  options->prompt_tokens_option = add_count("--prompt-tokens", options->prompt_tokens, 0,
+                                            "Of these, read at once, the rest one by one; 0: all");
   add_count("-b,--batch-size", options->batch, 1, "Most tokens computed at once");
   add_kv_options(*command, options->kv);
-  command->add_option("--kv-layout", options->layout, "How the cache lies in memory")
-      ->check(CLI::IsMember({"paged", "contiguous"}))
-      ->capture_default_str();
+  options->layout_option =
+      command->add_option("--kv-layout", options->layout, "How the cache lies in memory")
+          ->check(CLI::IsMember({"paged", "contiguous"}))
+          ->capture_default_str();
   options->block_size_option =
       add_count("--block-size", options->block_size, 16, "Tokens of a block, a multiple of 16");
+  command->add_flag("--arrays", options->all_arrays,
+                    "Show long arrays of the metadata in full, not their lengths");
   add_output_option(*command, options->output, {"text", "json"});
   return {command, [options] { return inspect(*options); }};
 }

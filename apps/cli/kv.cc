@@ -5,9 +5,11 @@
 #include <functional>
 #include <tuple>
 
+#include "arguments.h"
 #include "cli.h"
 #include "kv_types.h"
 #include "kvik/core/buffer.h"
+#include "numbers.h"
 
 namespace kvik::cli {
 namespace {
@@ -65,17 +67,19 @@ Status choose_by_memory(KvOptions& options, const Model& model, ModelCacheOption
     }
     take(options, each);
     std::string why =
-        format("--kv auto: %s takes %s of %s for %d tokens", name_of(each.format).c_str(),
-               bytes_text(bytes).c_str(), bytes_text(limit).c_str(), cache.max_tokens);
+        format("%s auto: %s takes %s of %s for %d tokens", name_given(*options.way_option).c_str(),
+               name_of(each.format).c_str(), bytes_text(bytes).c_str(), bytes_text(limit).c_str(),
+               cache.max_tokens);
     if (options.first > 0) why += format(", the first %d exact", options.first);
     if (!passed.empty()) why += "; wider ones do not fit (" + passed + ")";
     note(why);
     return {};
   }
   return {StatusCode::out_of_memory,
-          format("--kv auto: no format holds %d tokens in %s (%s); ask for a shorter context or "
+          format("%s auto: no format holds %d tokens in %s (%s); ask for a shorter context or "
                  "more memory",
-                 cache.max_tokens, bytes_text(limit).c_str(), passed.c_str())};
+                 name_given(*options.way_option).c_str(), cache.max_tokens,
+                 bytes_text(limit).c_str(), passed.c_str())};
 }
 
 }  // namespace
@@ -119,12 +123,10 @@ void add_quality_options(CLI::App& command, std::string& quality,
                       "Types by what they cost: safe (tq8:tcq4), balanced (tcq4:tcq4), small "
                       "(tcq4:tcq3) or tiny (tcq3:tcq3), each with the first 4 tokens exact")
           ->check(CLI::IsMember({"safe", "balanced", "small", "tiny"}));
-  CLI::Option* const by_mode =
-      command
-          .add_option_function<std::string>("--paged-kv-quant,--paged-kv-quantization,--kv-quant",
-                                            std::move(on_quant_mode),
-                                            "Types by a mode of KV-Quant: off (f16), q8, q6 or q4")
-          ->transform(kv_quant_mode());
+  CLI::Option* const by_mode = command.add_option_function<std::string>(
+      "--paged-kv-quant,--paged-kv-quantization,--kv-quant", std::move(on_quant_mode),
+      "Types by a mode of KV-Quant: off (f16), q8, q6 or q4");
+  by_mode->transform(kv_quant_mode(*by_mode));
   by_word->excludes(by_mode);
   for (CLI::Option* const type : types) {
     by_word->excludes(type);
@@ -136,13 +138,13 @@ void add_extra_options(CLI::App& command, KvExtras& options) {
   options.first_option = command
                              .add_option("--kv-first", options.first,
                                          "Keep the first N tokens in f16 beside packed ones")
-                             ->check(CLI::Range(0, 1 << 20))
+                             ->transform(integer_in(0, 1 << 20))
                              ->capture_default_str();
   options.recent_option =
       command
           .add_option("--kv-recent", options.recent,
                       "Let each token read the newest N tokens in f16, itself among them")
-          ->check(CLI::Range(0, 1 << 20))
+          ->transform(integer_in(0, 1 << 20))
           ->capture_default_str();
   options.skip_option =
       command
@@ -150,6 +152,7 @@ void add_extra_options(CLI::App& command, KvExtras& options) {
                       "Layers that stay in f16, like 0,1,-1; negative: from the last")
           ->delimiter(',')
           ->allow_extra_args(false)
+          ->transform(integer_in(-(1 << 20), 1 << 20).description(""))
           ->type_name("LAYERS");
   add_calibration_options(command, options);
 }
@@ -180,16 +183,15 @@ void add_kv_options(CLI::App& command, KvOptions& options) {
       add_type("--cache-type-k", options.type_k, "How keys are stored (also -ctk)", key_type());
   CLI::Option* const v =
       add_type("--cache-type-v", options.type_v, "How values are stored (also -ctv)", value_type());
-  command
-      .add_option_function<std::string>(
-          "--kv",
-          [&options](const std::string& way) {
-            options.is_auto = way == "auto";
-            if (!options.is_auto) take_endings(options, parse_candidate_format(way).value());
-          },
-          std::string("Both at once") + kWayText + "; auto: the widest that fit (--mem)")
-      ->transform(kv_way_or_auto())
-      ->excludes(k, v);
+  CLI::Option* const way = command.add_option_function<std::string>(
+      "--kv",
+      [&options](const std::string& name) {
+        options.is_auto = name == "auto";
+        if (!options.is_auto) take_endings(options, parse_candidate_format(name).value());
+      },
+      std::string("Both at once") + kWayText + "; auto: the widest that fit (--mem)");
+  way->transform(kv_way_or_auto(*way))->excludes(k, v);
+  options.way_option = way;
   add_quality_options(command, options.quality, [&options](const std::string& type) {
     options.type_k = options.type_v = type;
   });
@@ -198,24 +200,24 @@ void add_kv_options(CLI::App& command, KvOptions& options) {
           .add_option("--mem", options.memory,
                       "Memory for the cache that --kv auto may take, like 512MiB; the widest "
                       "types that fit -c are chosen")
-          ->transform(CLI::AsSizeValue(false))
+          ->transform(byte_count().description(""))
           ->type_name("BYTES");
   add_extra_options(command, options);
 }
 
 void add_kv_options(CLI::App& command, KvListOptions& options) {
   const auto add_list = [&](const char* name, std::vector<std::string>& list,
-                            const std::string& what, const CLI::Validator& validator) {
-    return command.add_option(name, list, what)
-        ->delimiter(',')
-        ->allow_extra_args(false)
-        ->transform(validator);
+                            const std::string& what) {
+    return command.add_option(name, list, what)->delimiter(',')->allow_extra_args(false);
   };
-  options.k_option =
-      add_list("--cache-type-k", options.types_k, "How keys are stored (also -ctk)", key_type());
-  options.v_option = add_list("--cache-type-v", options.types_v,
-                              "How values are stored (also -ctv)", value_type());
-  add_list("--kv", options.ways, std::string("Both at once, a list") + kWayText, kv_way())
+  options.k_option = add_list("--cache-type-k", options.types_k, "How keys are stored (also -ctk)")
+                         ->transform(key_type());
+  options.v_option =
+      add_list("--cache-type-v", options.types_v, "How values are stored (also -ctv)")
+          ->transform(value_type());
+  options.way_option =
+      add_list("--kv", options.ways, std::string("Both at once, a list") + kWayText);
+  options.way_option->transform(kv_way(*options.way_option))
       ->excludes(options.k_option, options.v_option);
   add_quality_options(command, options.quality,
                       [&options](const std::string& type) { options.ways = {type}; });
@@ -233,20 +235,33 @@ void add_calibration_options(CLI::App& command, KvExtras& options) {
   options.frame_option = command
                              .add_option("--kv-frame", options.frame,
                                          "Tokens that share a calibrated frame: 128, 256 or 512")
-                             ->check(CLI::IsMember({128, 256, 512}))
+                             ->check(CLI::IsMember({"128", "256", "512"}))
+                             ->transform(integer_in(1, 512).description(""))
                              ->capture_default_str();
 }
 
 namespace {
 
-Status nothing_to_widen(const std::string& formats) {
-  return invalid_argument(
-      "--kv-first, --kv-recent and --kv-skip-layers keep rows wider than packed ones; with " +
-      formats + " they change nothing");
+// Those of the options that were given, as the user called them.
+std::string names_given(std::initializer_list<const CLI::Option*> options) {
+  std::string names;
+  for (const CLI::Option* option : options) {
+    if (is_given(option)) names += (names.empty() ? "" : " and ") + name_given(*option);
+  }
+  return names;
 }
 
-Status nothing_to_calibrate(const std::string& keys) {
-  return invalid_argument("--kv-calib and --kv-frame concern tq and tcq keys; " + keys +
+Status nothing_to_widen(const KvExtras& options, const std::string& formats) {
+  const std::string names =
+      names_given({options.first_option, options.recent_option, options.skip_option});
+  return invalid_argument((names.empty() ? "the endings of --kv" : names) +
+                          ": rows can be kept wider beside packed ones; with " + formats +
+                          " they change nothing");
+}
+
+Status nothing_to_calibrate(const KvExtras& options, const std::string& keys) {
+  return invalid_argument(names_given({options.calibration_option, options.frame_option}) +
+                          ": only tq and tcq keys are calibrated; " + keys +
                           " keys have no calibration");
 }
 
@@ -263,15 +278,16 @@ Status check_said_once(const KvOptions& options) {
         {said.exact_recent > 0, options.recent_option, "+recent"},
         {!said.wide_layers.empty(), options.skip_option, "+skip"}}) {
     if (!is_said || !is_given(option)) continue;
-    return invalid_argument(format("%s and %s of --kv %s say the same thing; leave one out",
-                                   option->get_name().c_str(), ending, said.name().c_str()));
+    return invalid_argument(format("%s and %s of %s say the same thing; leave one out",
+                                   name_given(*option).c_str(), ending, said.name().c_str()));
   }
   return {};
 }
 
 Status check_frame(const KvExtras& options) {
   if (options.calibration != "off" || !is_given(options.frame_option)) return {};
-  return invalid_argument("--kv-frame has no meaning with --kv-calib off");
+  return invalid_argument(name_given(*options.frame_option) + " has no meaning with " +
+                          name_given(*options.calibration_option) + " off");
 }
 
 bool is_any_packed(const KvFormat& format) { return is_packed(format.k) || is_packed(format.v); }
@@ -284,17 +300,22 @@ bool widens(const KvExtras& options) {
 
 Status check(const KvOptions& options) {
   if (is_given(options.memory_option) && !options.is_auto) {
-    return invalid_argument("--mem has no meaning without --kv auto");
+    return invalid_argument(name_given(*options.memory_option) +
+                            " has no meaning without --kv auto");
   }
   if (Status status = check_said_once(options); !status.ok()) return status;
   if (!options.endings.is_calibrated && asks_for_calibration(options)) {
-    return invalid_argument("+nocalib leaves --kv-calib and --kv-frame without a meaning");
+    return invalid_argument("+nocalib leaves " +
+                            names_given({options.calibration_option, options.frame_option}) +
+                            " without a meaning");
   }
   if (options.is_auto || !options.quality.empty()) return {};
   const KvFormat format = options.format();
-  if (!is_any_packed(format) && widens(options)) return nothing_to_widen(name_of(format));
+  if (!is_any_packed(format) && widens(options)) {
+    return nothing_to_widen(options, name_of(format));
+  }
   if (!is_rotated(format.k) && asks_for_calibration(options)) {
-    return nothing_to_calibrate(std::string(kv_code_name(format.k)));
+    return nothing_to_calibrate(options, std::string(kv_code_name(format.k)));
   }
   return check_frame(options);
 }
@@ -350,14 +371,18 @@ Result<std::vector<KvOptions>> ways_of(const KvListOptions& options,
     if (is_any_packed(format.format)) static_cast<KvExtras&>(way) = options;
     take_endings(way, format);
     if (Status status = check_said_once(way); !status.ok()) return status;
-    if (!is_any_packed(format.format) && widens(way)) return nothing_to_widen(format.name());
+    if (!is_any_packed(format.format) && widens(way)) {
+      return nothing_to_widen(way, format.name());
+    }
     is_one_packed |= is_any_packed(format.format);
     is_one_calibrated |= is_rotated(format.format.k) && format.is_calibrated;
     ways.push_back(std::move(way));
   }
-  if (!is_one_packed && widens(options)) return nothing_to_widen(joined(ways, false));
+  if (!is_one_packed && widens(options)) {
+    return nothing_to_widen(options, joined(ways, false));
+  }
   if (!is_one_calibrated && asks_for_calibration(options)) {
-    return nothing_to_calibrate(joined(ways, true));
+    return nothing_to_calibrate(options, joined(ways, true));
   }
   return ways;
 }
@@ -366,8 +391,11 @@ Status resolve(KvOptions& options, const Model& model, ModelCacheOptions cache) 
   const int num_layers = model.info().num_layers;
   for (const int layer : options.skip_layers) {
     if (layer < -num_layers || layer >= num_layers) {
-      return invalid_argument(
-          format("--kv-skip-layers %d: the model has layers 0 to %d", layer, num_layers - 1));
+      return invalid_argument(format("%s %d: the model has layers 0 to %d",
+                                     is_given(options.skip_option)
+                                         ? name_given(*options.skip_option).c_str()
+                                         : "+skip of --kv",
+                                     layer, num_layers - 1));
     }
   }
   for (const KvClass& each : kClasses) {

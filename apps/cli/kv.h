@@ -34,7 +34,7 @@ struct KvOptions : KvExtras {
   uint64_t memory = 0;      // bytes for it; 0: what the system has
   CandidateFormat endings;  // what the name of --kv said beside the types
 
-  const CLI::Option* memory_option = nullptr;
+  const CLI::Option *memory_option = nullptr, *way_option = nullptr;
 
   KvFormat format() const;
   KvProtection protection(const ModelInfo& info) const;
@@ -47,7 +47,7 @@ struct KvListOptions : KvExtras {
   std::vector<std::string> types_k{"f16"}, types_v{"f16"};
   std::vector<std::string> ways;  // of --kv
   std::string quality;
-  CLI::Option *k_option = nullptr, *v_option = nullptr;
+  CLI::Option *k_option = nullptr, *v_option = nullptr, *way_option = nullptr;
 };
 
 // -ctk, -ctv, --kv, --kv-quality, --kv-quant, --kv-first, --kv-recent, --kv-skip-layers,

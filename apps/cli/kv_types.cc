@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "arguments.h"
 #include "cli.h"
 #include "kvik/eval/candidate.h"
 #include "kvik/format/kv_names.h"
@@ -26,7 +27,7 @@ std::string replace_value_type(std::string& name) {
   return replace_type(resolve_value_name(name), "values", name);
 }
 
-std::string replace_any_way(std::string& name) {
+std::string replace_any_way(const CLI::Option& option, std::string& name) {
   const Result<CandidateFormat> parsed = parse_candidate_format(name);
   if (!parsed.ok()) return parsed.status().message();
   const std::string own = parsed->name();
@@ -36,34 +37,43 @@ std::string replace_any_way(std::string& name) {
   const std::string k = own_sides.substr(0, colon);
   const std::string v = colon == std::string::npos ? k : own_sides.substr(colon + 1);
   if (sides != own_sides && sides != k + ":" + v) {
-    note(format("--kv %s: keys stored as %s, values as %s", sides.c_str(), k.c_str(), v.c_str()));
+    note(format("%s %s: keys stored as %s, values as %s", name_given(option).c_str(), sides.c_str(),
+                k.c_str(), v.c_str()));
   }
   name = own;
   return {};
 }
 
-std::string replace_way(std::string& name) {
+std::string replace_way(const CLI::Option& option, std::string& name) {
   // Names the formats without those that only eval knows.
   const Result<KvFormat> sides = resolve_format_name(name.substr(0, name.find('+')));
-  return sides.ok() ? replace_any_way(name) : sides.status().message();
+  return sides.ok() ? replace_any_way(option, name) : sides.status().message();
 }
 
-std::string replace_way_or_auto(std::string& name) {
-  return name == "auto" ? std::string() : replace_way(name);
+std::string replace_way_or_auto(const CLI::Option& option, std::string& name) {
+  return name == "auto" ? std::string() : replace_way(option, name);
 }
 
-std::string replace_listed_way(std::string& name) {
-  if (name != "auto") return replace_way(name);
+std::string replace_listed_way(const CLI::Option& option, std::string& name) {
+  if (name != "auto") return replace_way(option, name);
   return "auto chooses one format for an answer (kvik run); name those to look at";
 }
 
-std::string replace_mode(std::string& name) {
+std::string replace_mode(const CLI::Option& option, std::string& name) {
   const Result<std::optional<KvCode>> mode = parse_kv_quant_mode(name);
   if (!mode.ok()) return mode.status().message();
   const std::string own(kv_code_name(mode->value_or(KvCode::f16)));
-  note(format("--kv-quant %s: keys and values stored as %s", name.c_str(), own.c_str()));
+  note(format("%s %s: keys and values stored as %s", name_given(option).c_str(), name.c_str(),
+              own.c_str()));
   name = own;
   return {};
+}
+
+// Options outlive the validators that belong to them.
+CLI::Validator validator_of(const CLI::Option& option,
+                            std::string (*replace)(const CLI::Option&, std::string&),
+                            const char* description) {
+  return {[&option, replace](std::string& name) { return replace(option, name); }, description};
 }
 
 }  // namespace
@@ -76,21 +86,41 @@ const CLI::Validator& value_type() {
   static const CLI::Validator validator(replace_value_type, "TYPE");
   return validator;
 }
-const CLI::Validator& kv_way() {
-  static const CLI::Validator validator(replace_listed_way, "K:V");
-  return validator;
+CLI::Validator kv_way(const CLI::Option& option) {
+  return validator_of(option, replace_listed_way, "K:V");
 }
-const CLI::Validator& kv_way_or_auto() {
-  static const CLI::Validator validator(replace_way_or_auto, "K:V|auto");
-  return validator;
+CLI::Validator kv_way_or_auto(const CLI::Option& option) {
+  return validator_of(option, replace_way_or_auto, "K:V|auto");
 }
-const CLI::Validator& kv_way_or_ggml() {
-  static const CLI::Validator validator(replace_any_way, "K:V");
-  return validator;
+CLI::Validator kv_way_or_ggml(const CLI::Option& option) {
+  return validator_of(option, replace_any_way, "K:V");
 }
-const CLI::Validator& kv_quant_mode() {
-  static const CLI::Validator validator(replace_mode, "off|q8|q6|q4");
-  return validator;
+CLI::Validator kv_quant_mode(const CLI::Option& option) {
+  return validator_of(option, replace_mode, "off|q8|q6|q4");
+}
+
+namespace {
+
+std::vector<std::string> type_names(bool for_keys, bool for_values) {
+  std::vector<std::string> names;
+  for (const KvCode code : all_kv_codes()) {
+    if (for_keys && !stores_keys(code)) continue;
+    if (for_values && !stores_values(code)) continue;
+    names.emplace_back(kv_code_name(code));
+  }
+  for (const std::string_view name : foreign_type_names()) names.emplace_back(name);
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> key_type_names() { return type_names(true, false); }
+std::vector<std::string> value_type_names() { return type_names(false, true); }
+
+std::vector<std::string> way_names() {
+  std::vector<std::string> names = type_names(true, true);
+  for (const std::string_view name : preset_names()) names.emplace_back(name);
+  return names;
 }
 
 KvFormat kv_format(const std::string& type_k, const std::string& type_v) {

@@ -5,25 +5,54 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "cli.h"
 #include "commands.h"
-#include "options.h"
+#include "variables.h"
 
 namespace kvik::cli {
 namespace {
 
-// The error of the parser in one line, with where to look further.
-int report(const CLI::App& program, const CLI::ParseError& error) {
-  std::string name = "kvik";
-  if (const auto chosen = program.get_subcommands(); !chosen.empty()) {
-    name += " " + chosen.front()->get_name();
-  }
-  return usage_error(std::string(error.what()) + " (see " + name + " --help)");
+int print(const std::string& text) {
+  Output out;
+  out.write(text);
+  return out.finish();
 }
 
-int run(std::vector<std::string> arguments) {
+// What is wrong, in one line, with where to look further.
+int wrong(const std::string& what, const std::string& program) {
+  return usage_error(what + " (see " + program + " --help)");
+}
+
+int help(CLI::App& program, const CLI::App& shown) {
+  show_variables(program);
+  return print(shown.help());
+}
+
+// Fills the options of the command and runs it.
+int run_command(CLI::App& program, const Command& chosen, std::span<const std::string> words) {
+  CLI::App& command = *chosen.first;
+  const std::string name = "kvik " + command.get_name();
+  Result<Arguments> arguments = read_arguments(command, words);
+  if (!arguments.ok()) return wrong(arguments.status().message(), name);
+  if (arguments->wants_help) return help(program, command);
+  Status status = add_variables(command, *arguments);
+  if (status.ok()) status = check_together(command, *arguments);
+  if (!status.ok()) return wrong(status.message(), name);
+  warn_of_misspelt_variables(program);
+  std::vector<std::string> parsed = parser_words(command, *arguments);
+  std::reverse(parsed.begin(), parsed.end());  // as the parser wants a vector
+  try {
+    program.parse(std::move(parsed));
+  } catch (const CLI::ParseError& error) {
+    return wrong(in_given_names(command, error.what()), name);
+  }
+  return chosen.second();
+}
+
+int run(const std::vector<std::string>& words) {
   CLI::App program("Runs language models out of a paged key-value cache.", "kvik");
-  program.set_version_flag("--version", "kvik " KVIK_VERSION);
+  program.add_flag("--version")->description("Print the version and end");
   program.require_subcommand(1);
   std::vector<Command> commands;
   for (const auto add :
@@ -31,38 +60,29 @@ int run(std::vector<std::string> arguments) {
         add_bench, add_inspect, add_calibrate, add_doctor, add_completion}) {
     commands.push_back(add(program));
   }
-  name_environment(program);
   program.footer(
       "Every option can also be set by a variable, for example --ctx-size by KVIK_CTX_SIZE.\n"
       "Exit status: 0 fine, 1 failed, 2 wrong usage, 3 does not fit, 4 verification failed.");
 
-  if (arguments.empty()) return usage_error("give a command, for example run (see kvik --help)");
-  if (const std::string& first = arguments.front();
-      first.rfind('-', 0) != 0 &&
-      std::none_of(commands.begin(), commands.end(),
-                   [&](const auto& c) { return c.first->get_name() == first; })) {
-    return usage_error("there is no command '" + first + "' (see kvik --help)");
+  if (words.empty()) return usage_error("give a command, for example run (see kvik --help)");
+  const std::string& first = words.front();
+  const bool asks_for_help = first == "-h" || first == "--help";
+  if (asks_for_help && words.size() == 1) return help(program, program);
+  if (first == "--version" && words.size() == 1) return print("kvik " KVIK_VERSION "\n");
+  if (asks_for_help || first == "--version") {
+    return wrong(first + " stands alone, or after a command", "kvik");
   }
-  arguments = with_long_names(std::move(arguments));
-  std::reverse(arguments.begin(), arguments.end());  // as the parser wants a vector
-  try {
-    program.parse(std::move(arguments));
-  } catch (const CLI::CallForHelp&) {
-    const auto chosen = program.get_subcommands();
-    Output out;
-    out.write((chosen.empty() ? &program : chosen.front())->help());
-    return out.finish();
-  } catch (const CLI::CallForVersion& version) {
-    Output out;
-    out.write(std::string(version.what()) + "\n");
-    return out.finish();
-  } catch (const CLI::ParseError& error) {
-    return report(program, error);
+  std::vector<std::string> names;
+  for (const Command& each : commands) {
+    names.push_back(each.first->get_name());
+    if (names.back() != first) continue;
+    return run_command(program, each, std::span(words).subspan(1));
   }
-  for (const auto& [command, action] : commands) {
-    if (command->parsed()) return action();
+  if (first.starts_with('-')) {
+    return wrong(first + ": give a command first, for example run", "kvik");
   }
-  return kFailed;
+  return wrong("there is no command '" + first + "'; the nearest is " + nearest(first, names),
+               "kvik");
 }
 
 }  // namespace

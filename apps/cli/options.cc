@@ -5,50 +5,21 @@
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "arguments.h"
 #include "cli.h"
 #include "kvik/core/thread_team.h"
 #include "kvik/model/stream_decoder.h"
+#include "numbers.h"
 
 namespace kvik::cli {
 
 using nlohmann::json;
 
-std::vector<std::string> with_long_names(std::vector<std::string> arguments) {
-  static const std::set<std::string> kTakesText = {"-p",     "--prompt", "--stop",  "-f",
-                                                   "--file", "-m",       "--model", "--ids"};
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (i > 0 && kTakesText.contains(arguments[i - 1])) continue;
-    for (const auto& [name, long_name] :
-         {std::pair{"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}}) {
-      std::string& argument = arguments[i];
-      const size_t size = std::strlen(name);
-      if (argument.rfind(name, 0) == 0 && (argument.size() == size || argument[size] == '=')) {
-        argument = long_name + argument.substr(size);
-      }
-    }
-  }
-  return arguments;
-}
-
-void name_environment(CLI::App& app) {
-  for (CLI::Option* option : app.get_options()) {
-    if (option->get_lnames().empty()) continue;
-    const std::string& name = option->get_lnames().front();
-    if (name == "help" || name == "version") continue;
-    std::string variable = "KVIK_";
-    for (const char c : name) {
-      variable += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-    }
-    option->envname(variable);
-  }
-  for (CLI::App* command : app.get_subcommands({})) name_environment(*command);
-}
-
-void add_output_option(CLI::App& command, std::string& output, std::vector<std::string> choices) {
+CLI::Option* add_output_option(CLI::App& command, std::string& output,
+                               std::vector<std::string> choices) {
   output = choices.front();
-  command.add_option("-o,--output", output, "Form of the output")
+  return command.add_option("-o,--output", output, "Form of the output")
       ->check(CLI::IsMember(std::move(choices)))
       ->capture_default_str();
 }
@@ -61,41 +32,44 @@ void add_engine_options(CLI::App& command, EngineOptions& options, int default_c
   options.context = default_context;
   options.threads = num_usable_processors();
   add_model_option(command, options.model);
-  command
-      .add_option("-c,--ctx-size", options.context,
-                  "Context in tokens; 0: as the model was trained")
-      ->check(CLI::Range(0, 1 << 30))
-      ->capture_default_str();
+  options.context_option = command
+                               .add_option("-c,--ctx-size", options.context,
+                                           "Context in tokens; 0: as the model was trained")
+                               ->transform(integer_in(0, 1 << 30))
+                               ->capture_default_str();
   command.add_option("-b,--batch-size", options.batch, "Most tokens computed at once")
-      ->check(CLI::Range(1, 1 << 20))
+      ->transform(integer_in(1, 1 << 20))
       ->capture_default_str();
   command.add_option("-t,--threads", options.threads, "Threads")
-      ->check(CLI::Range(1, 1024))
+      ->transform(integer_in(1, 1024))
       ->capture_default_str();
   add_kv_options(command, options.kv);
-  command.add_option("--kv-layout", options.layout, "How the cache lies in memory")
-      ->check(CLI::IsMember({"paged", "contiguous"}))
-      ->capture_default_str();
+  options.layout_option =
+      command.add_option("--kv-layout", options.layout, "How the cache lies in memory")
+          ->check(CLI::IsMember({"paged", "contiguous"}))
+          ->capture_default_str();
   options.block_size_option =
       command.add_option("--block-size", options.block_size, "Tokens of a block, a multiple of 16")
-          ->check(CLI::Range(16, 1 << 20))
+          ->transform(integer_in(16, 1 << 20))
           ->capture_default_str();
 }
 
 void add_overflow_option(CLI::App& command, EngineOptions& options) {
-  command
-      .add_option("--overflow", options.overflow,
-                  "When the context is full: stop, go on with each token seeing the newest -c "
-                  "tokens (window), or forget half of what --keep does not keep and go on (shift; "
-                  "needs tq or tcq keys)")
-      ->check(CLI::IsMember({"stop", "window", "shift"}))
-      ->capture_default_str();
+  options.overflow_option =
+      command
+          .add_option(
+              "--overflow", options.overflow,
+              "When the context is full: stop, go on with each token seeing the newest -c "
+              "tokens (window), or forget half of what --keep does not keep and go on (shift; "
+              "needs tq or tcq keys)")
+          ->check(CLI::IsMember({"stop", "window", "shift"}))
+          ->capture_default_str();
   options.keep_option =
       command
           .add_option("--keep", options.keep,
                       "Tokens at the start that --overflow shift keeps; rounded up to whole frames "
                       "and blocks")
-          ->check(CLI::Range(0, 1 << 30))
+          ->transform(integer_in(0, 1 << 30))
           ->capture_default_str();
 }
 
@@ -105,23 +79,30 @@ namespace {
 Status check_shift(const EngineOptions& options) {
   if (options.overflow != "shift") {
     if (options.keep_option == nullptr || options.keep_option->count() == 0) return {};
-    return invalid_argument("--keep has no meaning without --overflow shift");
+    return invalid_argument(name_given(*options.keep_option) +
+                            " has no meaning without --overflow shift");
   }
   const KvOptions& kv = options.kv;
-  const std::string needs = "--overflow shift moves tq and tcq keys in calibrated frames; ";
+  const std::string shift = name_given(*options.overflow_option) + " shift";
+  const std::string needs = shift + " moves tq and tcq keys in calibrated frames; ";
   if (options.layout == "contiguous") {
-    return invalid_argument(
-        "--overflow shift takes blocks out, which --kv-layout contiguous cannot; leave one out");
+    return invalid_argument(shift + " takes blocks out, which " +
+                            name_given(*options.layout_option) +
+                            " contiguous cannot; leave one out");
   }
   if (kv.is_auto) {
-    return invalid_argument(needs + "--kv auto may take others: name a type or a --kv-quality");
+    return invalid_argument(needs + name_given(*kv.way_option) +
+                            " auto may take others: name a type or a --kv-quality");
   }
   if (kv.quality.empty() && !is_rotated(kv.format().k)) {
     return invalid_argument(needs + std::string(kv_code_name(kv.format().k)) +
                             " keys cannot move: choose --kv tq8, tq4, tcq4 or the like");
   }
   if (kv.calibration == "off") {
-    return invalid_argument(needs + "leave --kv-calib off out");
+    return invalid_argument(needs + "leave " +
+                            (kv.calibration_option->count() > 0 ? name_given(*kv.calibration_option)
+                                                                : "+nocalib of --kv") +
+                            " off out");
   }
   if (kv.recent > 0 || !kv.skip_layers.empty()) {
     return invalid_argument(needs + "f16 rows of --kv-recent and --kv-skip-layers cannot move");
@@ -134,21 +115,94 @@ Status check_shift(const EngineOptions& options) {
 Status check(const EngineOptions& options) {
   if (Status status = check(options.kv); !status.ok()) return status;
   if (options.block_size % 16 != 0) {
-    return invalid_argument("--block-size " + std::to_string(options.block_size) +
-                            ": give a multiple of 16");
+    return invalid_argument(name_given(*options.block_size_option) + " " +
+                            std::to_string(options.block_size) + ": give a multiple of 16");
   }
   if (options.layout == "contiguous" && options.block_size_option->count() > 0) {
-    return invalid_argument(
-        "--block-size has no meaning with --kv-layout contiguous; leave it out");
+    return invalid_argument(name_given(*options.block_size_option) + " has no meaning with " +
+                            name_given(*options.layout_option) + " contiguous; leave it out");
   }
   if (options.layout == "contiguous" && options.overflow == "window") {
     return invalid_argument(
-        "--overflow window gives blocks back, which --kv-layout contiguous cannot; leave one out");
+        name_given(*options.overflow_option) + " window gives blocks back, which " +
+        name_given(*options.layout_option) + " contiguous cannot; leave one out");
   }
   return check_shift(options);
 }
 
-Result<Engine> make_engine(EngineOptions& options) {
+Status check_room(const EngineOptions& options, const Model& header, int context,
+                  std::span<const TokenId> tokens) {
+  const int vocab_size = header.info().vocab_size;
+  for (const TokenId token : tokens) {
+    if (token < 0 || token >= vocab_size) {
+      return invalid_argument(
+          format("token %d is outside the vocabulary of %d", token, vocab_size));
+    }
+  }
+  if (options.overflow != "stop" || tokens.size() <= static_cast<size_t>(context)) return {};
+  return invalid_argument(
+      format("the text takes %zu tokens and the context holds %d; shorten it or ask for a larger "
+             "context",
+             tokens.size(), context));
+}
+
+namespace {
+
+SessionOptions session_options(const EngineOptions& options, const ModelInfo& info, int context) {
+  SessionOptions session;
+  session.context = context;
+  session.kv_format = options.kv.format();
+  session.kv_protection = options.kv.protection(info);
+  session.block_size = options.block_size;
+  session.contiguous = options.layout == "contiguous";
+  if (options.overflow == "window") session.overflow = Overflow::window;
+  if (options.overflow == "shift") session.overflow = Overflow::shift;
+  session.keep = options.keep;
+  return session;
+}
+
+// Settles options.kv, and refuses what the header alone can refuse.
+Status check_against(EngineOptions& options, const Model& header, int context) {
+  ModelCacheOptions cache;
+  cache.block_size = options.block_size;
+  cache.max_tokens = context;
+  cache.max_batch_tokens = options.batch;
+  cache.contiguous = options.layout == "contiguous";
+  if (options.overflow == "window") cache.window = context;
+  if (Status status = resolve(options.kv, header, cache); !status.ok()) return status;
+  const KvFormat format = options.kv.format();
+  Status status = check_keys(format.k, header.info().head_dim_k);
+  if (status.ok()) status = check_values(format.v, header.info().head_dim_v);
+  if (status.ok() && is_rotated(format.k)) status = check_calibration(options.kv, header);
+  return status;
+}
+
+// A calibration that leaves keys as they are: with it a session can be tried out before keys are
+// measured.
+std::shared_ptr<const KeyCalibration> neutral_calibration(const KvOptions& options,
+                                                          const ModelInfo& info) {
+  KeyCalibration calibration;
+  calibration.frame = options.frame;
+  const auto size = static_cast<size_t>(info.num_kv_heads) * static_cast<size_t>(info.head_dim_k);
+  LayerKeyCalibration layer;
+  layer.centre.assign(size, 0.0F);
+  layer.diagonal.assign(size, 1.0F);
+  calibration.layers.assign(static_cast<size_t>(info.num_layers), layer);
+  return std::make_shared<const KeyCalibration>(std::move(calibration));
+}
+
+}  // namespace
+
+Result<Engine> make_engine(EngineOptions& options, const HeaderCheck& check_header) {
+  Result<std::shared_ptr<const Model>> header = load_header(options.model);
+  if (!header.ok()) return header.status();
+  const ModelInfo info = header.value()->info();
+  const int context = options.context > 0 ? options.context : info.context_length;
+  if (Status status = check_against(options, **header, context); !status.ok()) return status;
+  if (check_header) {
+    if (Status status = check_header(**header, context); !status.ok()) return status;
+  }
+
   Engine engine;
   ModelOptions model_options;
   model_options.num_threads = options.threads;
@@ -163,35 +217,24 @@ Result<Engine> make_engine(EngineOptions& options) {
   if (!runner.ok()) return runner.status();
   engine.runner = std::move(runner).value();
 
-  const int context = options.context > 0 ? options.context : engine.model->info().context_length;
-  ModelCacheOptions cache;
-  cache.block_size = options.block_size;
-  cache.max_tokens = context;
-  cache.max_batch_tokens = options.batch;
-  cache.contiguous = options.layout == "contiguous";
-  if (options.overflow == "window") cache.window = context;
-  if (Status status = resolve(options.kv, *engine.model, cache); !status.ok()) return status;
+  SessionOptions session = session_options(options, info, context);
+  if (is_rotated(session.kv_format.k) && options.kv.calibration != "off") {
+    // What memory and the shift refuse is known before minutes are spent on measuring.
+    session.key_calibration = neutral_calibration(options.kv, info);
+    const Result<std::unique_ptr<Session>> trial = Session::create(engine.runner, session);
+    if (!trial.ok()) return trial.status();
+  }
   Result<std::shared_ptr<const KeyCalibration>> calibration =
       key_calibration(options.kv, *engine.runner);
   if (!calibration.ok()) return calibration.status();
-
-  SessionOptions session_options;
-  session_options.context = context;
-  session_options.kv_format = options.kv.format();
-  session_options.kv_protection = options.kv.protection(engine.model->info());
-  session_options.key_calibration = std::move(calibration).value();
-  session_options.block_size = options.block_size;
-  session_options.contiguous = options.layout == "contiguous";
-  if (options.overflow == "window") session_options.overflow = Overflow::window;
-  if (options.overflow == "shift") session_options.overflow = Overflow::shift;
-  session_options.keep = options.keep;
-  Result<std::unique_ptr<Session>> session = Session::create(engine.runner, session_options);
-  if (!session.ok()) return session.status();
-  engine.session = std::move(session).value();
+  session.key_calibration = std::move(calibration).value();
+  Result<std::unique_ptr<Session>> created = Session::create(engine.runner, session);
+  if (!created.ok()) return created.status();
+  engine.session = std::move(created).value();
   engine.session->set_cancel_flag(&Interrupt::flag());
-  if (options.context > engine.model->info().context_length) {
-    warn(format("-c %d is more than the %d tokens that the model was trained for", options.context,
-                engine.model->info().context_length));
+  if (options.context > info.context_length) {
+    warn(format("%s %d is more than the %d tokens that the model was trained for",
+                name_given(*options.context_option).c_str(), options.context, info.context_length));
   }
   return engine;
 }

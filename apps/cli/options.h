@@ -2,8 +2,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,15 +19,9 @@
 
 namespace kvik::cli {
 
-// What -ctk and the like become before parsing: llama.cpp's options of one dash and several
-// letters, which CLI11 would read as a bundle. Values of the options before them stay.
-std::vector<std::string> with_long_names(std::vector<std::string> arguments);
-
-// Gives every option that has a long name the variable KVIK_NAME_OF_THE_OPTION.
-void name_environment(CLI::App& app);
-
 // -o with the choices; the first is the default.
-void add_output_option(CLI::App& command, std::string& output, std::vector<std::string> choices);
+CLI::Option* add_output_option(CLI::App& command, std::string& output,
+                               std::vector<std::string> choices);
 
 void add_model_option(CLI::App& command, std::string& path);
 
@@ -33,11 +29,13 @@ void add_model_option(CLI::App& command, std::string& path);
 struct EngineOptions {
   std::string model;
   int context = 0;  // 0: as the model was trained
+  const CLI::Option* context_option = nullptr;
   int batch = 512;
   int threads = 0;  // filled with the number of usable processors
   KvOptions kv;
   std::string layout = "paged";
   std::string overflow = "stop";
+  const CLI::Option *layout_option = nullptr, *overflow_option = nullptr;
   int keep = 0;  // of --overflow shift
   const CLI::Option* keep_option = nullptr;
   int block_size = 16;
@@ -55,8 +53,14 @@ struct Engine {
   std::shared_ptr<ModelRunner> runner;
   std::unique_ptr<Session> session;
 };
-// Settles options.kv.
-Result<Engine> make_engine(EngineOptions& options);
+// What a command asks of a model before its weights are looked at: `context` in tokens.
+using HeaderCheck = std::function<Status(const Model& header, int context)>;
+// Settles options.kv. All that can be refused by the header alone is refused before weights are
+// read, and all but the calibration itself before keys are calibrated.
+Result<Engine> make_engine(EngineOptions& options, const HeaderCheck& check_header = {});
+// Ok if a session with these options takes a text of these tokens.
+Status check_room(const EngineOptions& options, const Model& header, int context,
+                  std::span<const TokenId> tokens);
 // Without looking at the weights: for commands that compute nothing.
 Result<std::shared_ptr<const Model>> load_header(const std::string& path);
 

@@ -2,8 +2,10 @@
 #include <cmath>
 #include <memory>
 
+#include "arguments.h"
 #include "commands.h"
 #include "kvik/engine/perplexity.h"
+#include "numbers.h"
 #include "options.h"
 #include "prompt.h"
 
@@ -34,12 +36,21 @@ nlohmann::ordered_json to_json(const Perplexity& result, const PerplexityOptions
 int measure(PerplexityOptions& options) {
   if (Status status = check(options.engine); !status.ok()) return usage_error(status.message());
   if (!options.prompt.is_given()) return usage_error("perplexity: give a text with -f");
-  if (options.engine.context < 4) return usage_error("perplexity: -c must be at least 4");
-  Result<Engine> engine = make_engine(options.engine);
-  if (!engine.ok()) return fail(engine.status());
+  if (options.engine.context < 4) {
+    return usage_error("perplexity: " + name_given(*options.engine.context_option) +
+                       " must be at least 4");
+  }
   // A whole text has one beginning; the chunks get theirs from the protocol.
-  Result<std::vector<TokenId>> ids = prompt_ids(options.prompt, *engine->model);
-  if (!ids.ok()) return fail(ids.status());
+  std::vector<TokenId> ids;
+  Result<Engine> engine = make_engine(options.engine, [&](const Model& header, int context) {
+    Result<std::vector<TokenId>> read = prompt_ids(options.prompt, header);
+    if (!read.ok()) return read.status();
+    ids = std::move(read).value();
+    if (ids.size() >= static_cast<size_t>(context)) return Status();
+    return invalid_argument(
+        format("the text has %zu tokens; one chunk needs %d", ids.size(), context));
+  });
+  if (!engine.ok()) return fail(engine.status());
   Interrupt::install();
 
   Output out;
@@ -56,7 +67,7 @@ int measure(PerplexityOptions& options) {
     progress.show(format("chunk %zu of %d, perplexity %.4f", done, num_chunks, so_far.ppl));
     return true;
   };
-  Result<Perplexity> result = perplexity(*engine->session, *ids, params);
+  Result<Perplexity> result = perplexity(*engine->session, ids, params);
   progress.clear();
   if (!result.ok()) {
     if (running && has_begun) out.write("\n");
@@ -83,7 +94,7 @@ Command add_perplexity(CLI::App& program) {
   add_prompt_options(*command, options->prompt, /*ids_too=*/true);
   options->chunks_option =
       command->add_option("--chunks", options->chunks, "Only the first so many chunks")
-          ->check(CLI::Range(1, 1 << 30));
+          ->transform(integer_in(1, 1 << 30));
   add_output_option(*command, options->output, {"text", "json"});
   return {command, [options] { return measure(*options); }};
 }

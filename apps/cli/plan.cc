@@ -3,13 +3,16 @@
 #include <cmath>
 #include <memory>
 
+#include "arguments.h"
 #include "commands.h"
 #include "kv.h"
 #include "kv_types.h"
 #include "kvik/backend/cpu_backend.h"
 #include "kvik/core/thread_team.h"
 #include "kvik/eval/kv_plan.h"
+#include "numbers.h"
 #include "options.h"
+#include "terminal_text.h"
 
 namespace kvik::cli {
 namespace {
@@ -17,7 +20,10 @@ namespace {
 using nlohmann::ordered_json;
 
 struct PlanOptions {
-  std::string model, output, memory;
+  std::string model, output;
+  int64_t memory = 0;  // 0: not given
+  const CLI::Option *memory_option = nullptr, *block_size_option = nullptr,
+                    *context_option = nullptr;
   int context = 0;  // 0: as trained
   int users = 1;
   int batch = 512;
@@ -45,38 +51,6 @@ struct PlanTable {
   }
 };
 
-// "8GiB", "512 MB", "1e9": bytes. nullopt for anything else.
-std::optional<int64_t> parse_bytes(const std::string& text) {
-  size_t used = 0;
-  double value = 0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-  std::string unit;
-  for (const char c : text.substr(used)) {
-    if (c != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  double factor = 1;
-  if (!unit.empty() && unit != "b") {
-    constexpr std::string_view kPrefixes = "kmgt";
-    const size_t power = kPrefixes.find(unit[0]);
-    const std::string rest = unit.substr(1);
-    if (power == std::string_view::npos || (rest != "" && rest != "b" && rest != "ib")) {
-      return std::nullopt;
-    }
-    factor = std::pow(rest == "b" ? 1000.0 : 1024.0, static_cast<double>(power + 1));
-  }
-  value *= factor;
-  if (!(value >= 1 && value < 0x1p62)) return std::nullopt;
-  return static_cast<int64_t>(value);
-}
-
-std::string check_memory(const std::string& text) {
-  return parse_bytes(text) ? "" : "'" + text + "' is no amount of memory; give it like 8GiB";
-}
-
 ModelCacheOptions cache_options(const PlanOptions& options, const KvOptions& way,
                                 const ModelInfo& info) {
   ModelCacheOptions cache;
@@ -93,7 +67,7 @@ Result<PlanTable> make_table(const PlanOptions& options, const Model& model,
   table.params.context = options.context > 0 ? options.context : model.info().context_length;
   table.params.num_users = options.users;
   table.params.batch = options.batch;
-  if (!options.memory.empty()) table.params.memory_bytes = parse_bytes(options.memory);
+  if (options.memory > 0) table.params.memory_bytes = options.memory;
   CpuBackendOptions backend_options;
   backend_options.num_threads = num_usable_processors();
   std::shared_ptr<Backend> backend;
@@ -178,7 +152,7 @@ std::string summary(const PlanOptions& options, const Model& model, const PlanTa
   const ModelInfo& info = model.info();
   std::string text =
       format("%s: %d layers, %d KV heads of %d and %d elements, trained for %d tokens\n",
-             info.name.empty() ? options.model.c_str() : info.name.c_str(), info.num_layers,
+             one_line(info.name.empty() ? options.model : info.name).c_str(), info.num_layers,
              info.num_kv_heads, info.head_dim_k, info.head_dim_v, info.context_length);
   for (const LayerGroup& group : info.groups) {
     if (!group.window) continue;
@@ -252,15 +226,17 @@ Cells cells_of(const Model& model, const PlanTable& table) {
 std::string table_text(const Cells& cells, bool is_markdown) {
   std::vector<size_t> widths(cells.rows.front().size());
   for (const auto& row : cells.rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], columns_of(row[i]));
   }
   std::string text;
   for (size_t r = 0; r < cells.rows.size(); ++r) {
     std::string line;
     for (size_t i = 0; i < widths.size(); ++i) {
       const std::string& cell = cells.rows[r][i];
-      const std::string space(widths[i] - cell.size(), ' ');
-      line += is_markdown ? "| " + cell + " " : i == 0 ? cell + space : "  " + space + cell;
+      const std::string space(widths[i] - columns_of(cell), ' ');
+      line += is_markdown ? "| " + markdown_cell(cell) + " "
+              : i == 0    ? cell + space
+                          : "  " + space + cell;
     }
     text += line + (is_markdown ? "|\n" : "\n");
     if (r == 0 && is_markdown) {
@@ -273,12 +249,15 @@ std::string table_text(const Cells& cells, bool is_markdown) {
 }
 
 int plan(const PlanOptions& options) {
-  if (options.block_size % 16 != 0) return usage_error("--block-size: give a multiple of 16");
+  if (options.block_size % 16 != 0) {
+    return usage_error(name_given(*options.block_size_option) + " " +
+                       std::to_string(options.block_size) + ": give a multiple of 16");
+  }
   Result<std::shared_ptr<const Model>> model = load_header(options.model);
   if (!model.ok()) return fail(model.status());
   if (const int trained = (*model)->info().context_length; options.context > trained) {
-    warn(format("-c %d is more than the %d tokens that the model was trained for", options.context,
-                trained));
+    warn(format("%s %d is more than the %d tokens that the model was trained for",
+                name_given(*options.context_option).c_str(), options.context, trained));
   }
   Result<std::vector<KvOptions>> ways = ways_of(options.kv, listed_formats((*model)->info()));
   if (!ways.ok()) return usage_error(ways.status().message());
@@ -302,9 +281,10 @@ int plan(const PlanOptions& options) {
   }
   if (std::none_of(table->rows.begin(), table->rows.end(),
                    [&](const PlanRow& row) { return table->fits(row); })) {
-    (void)fail(format("%d tokens for %d %s fit into --mem %s in none of these formats",
-                      table->params.context, table->params.num_users,
-                      table->params.num_users == 1 ? "user" : "users", options.memory.c_str()));
+    (void)fail(format(
+        "%d tokens for %d %s fit into %s %s in none of these formats", table->params.context,
+        table->params.num_users, table->params.num_users == 1 ? "user" : "users",
+        name_given(*options.memory_option).c_str(), value_given(*options.memory_option).c_str()));
     return kDoesNotFit;
   }
   return kFine;
@@ -319,16 +299,20 @@ Command add_plan(CLI::App& program) {
   add_model_option(*command, options->model);
   const auto add_count = [&](const char* name, int& value, int low, const char* what) {
     return command->add_option(name, value, what)
-        ->check(CLI::Range(low, 1 << 30))
+        ->transform(integer_in(low, 1 << 30))
         ->capture_default_str();
   };
-  command->add_option("--mem", options->memory, "Memory for caches, weights not counted, like 8GiB")
-      ->check(CLI::Validator(check_memory, "BYTES"));
-  add_count("-c,--ctx-size", options->context, 0,
-            "Tokens that each user holds; 0: as the model was trained");
+  options->memory_option = command
+                               ->add_option("--mem", options->memory,
+                                            "Memory for caches, weights not counted, like 8GiB")
+                               ->transform(byte_count().description(""))
+                               ->type_name("BYTES");
+  options->context_option = add_count("-c,--ctx-size", options->context, 0,
+                                      "Tokens that each user holds; 0: as the model was trained");
   add_count("--users", options->users, 1, "Users at the same time, sharing nothing");
   add_count("-b,--batch-size", options->batch, 1, "Most tokens computed at once");
-  add_count("--block-size", options->block_size, 16, "Tokens of a block, a multiple of 16");
+  options->block_size_option =
+      add_count("--block-size", options->block_size, 16, "Tokens of a block, a multiple of 16");
   add_kv_options(*command, options->kv);
   command->add_flag("--measure", options->measure,
                     "Make and fill the caches, and show predicted beside measured bytes");

@@ -4,7 +4,10 @@
 #include <memory>
 #include <random>
 
+#include "answer_text.h"
+#include "arguments.h"
 #include "commands.h"
+#include "numbers.h"
 #include "report.h"
 
 namespace kvik::cli {
@@ -16,28 +19,28 @@ void add_sampler_options(CLI::App& command, RunOptions& options) {
   sampler.top_p = 0.95F;
   sampler.min_p = 0.05F;
   command.add_option("--temp", sampler.temperature, "Temperature; 0: always the best token")
-      ->check(CLI::Range(0.0F, 1e6F))
+      ->transform(real_in(0, 1e6))
       ->capture_default_str();
   command.add_option("--top-k", options.top_k, "Only the K best tokens; 0: all")
-      ->check(CLI::Range(0, 1 << 30))
+      ->transform(integer_in(0, 1 << 30))
       ->capture_default_str();
   command.add_option("--top-p", sampler.top_p, "Only the best tokens that make up P")
-      ->check(CLI::Range(0.0F, 1.0F))
+      ->transform(real_in(0, 1))
       ->capture_default_str();
   command
       .add_option("--min-p", sampler.min_p, "Only tokens at least P times as likely as the best")
-      ->check(CLI::Range(0.0F, 1.0F))
+      ->transform(real_in(0, 1))
       ->capture_default_str();
   command
       .add_option("--repeat-penalty", sampler.repeat_penalty, "Penalty of repeated tokens; 1: none")
-      ->check(CLI::Range(1e-6F, 1e6F))
+      ->transform(real_in(1e-6, 1e6))
       ->capture_default_str();
   command
       .add_option("--repeat-last-n", sampler.repeat_last_n, "Tokens that the penalty looks back on")
-      ->check(CLI::Range(0, 1 << 20))
+      ->transform(integer_in(0, 1 << 20))
       ->capture_default_str();
   command.add_option("-s,--seed", options.seed, "Seed of the draws; -1: another one in each run")
-      ->check(CLI::Range(int64_t{-1}, INT64_MAX))
+      ->transform(integer_in(-1, INT64_MAX))
       ->capture_default_str();
 }
 
@@ -46,7 +49,7 @@ void warn_of_idle_options(const CLI::App& command, const RunOptions& options) {
   if (options.generate.sampler.temperature > 0) return;
   for (const char* name : {"--top-k", "--top-p", "--min-p", "--seed"}) {
     if (command.get_option(name)->count() > 0) {
-      warn(std::string(name) + " changes nothing with --temp 0");
+      warn(name_given(*command.get_option(name)) + " changes nothing with --temp 0");
     }
   }
 }
@@ -55,22 +58,19 @@ void warn_of_idle_options(const CLI::App& command, const RunOptions& options) {
 Status check_run(const RunOptions& options) {
   if (Status status = check(options.engine); !status.ok()) return status;
   const PromptOptions& prompt = options.prompt;
-  const bool by_ids = prompt.ids_option->count() > 0;
-  if (options.chat && by_ids) return invalid_argument("--chat and --ids exclude each other");
-  if (options.chat && options.prompt.special) {
-    return invalid_argument("--chat and --special exclude each other: messages are plain text");
-  }
   if (!prompt.is_given() && options.output == "json") {
-    return invalid_argument("-o json needs a prompt: give -p, -f or --ids");
+    return invalid_argument(name_given(*options.output_option) +
+                            " json needs a prompt: give -p, -f or --ids");
   }
   if (!prompt.is_given() && options.prompt.special) {
-    return invalid_argument("--special needs a prompt: give -p or -f");
+    return invalid_argument(name_given(*prompt.special_option) + " needs a prompt: give -p or -f");
   }
   if (!options.system_prompt.empty() && prompt.is_given() && !options.chat) {
-    return invalid_argument("--system-prompt needs --chat");
+    return invalid_argument(name_given(*options.system_option) + " needs --chat");
   }
   for (const std::string& stop : options.generate.stop) {
-    if (stop.empty()) return invalid_argument("--stop: the string is empty");
+    if (stop.empty())
+      return invalid_argument(name_given(*options.stop_option) + ": the string is empty");
   }
   return {};
 }
@@ -86,20 +86,37 @@ Result<std::vector<TokenId>> tokens_of_prompt(const RunOptions& options, const M
   return chat_ids(model, std::move(messages));
 }
 
-int answer(const RunOptions& options, Engine& engine) {
-  Result<std::vector<TokenId>> ids = tokens_of_prompt(options, *engine.model);
-  if (!ids.ok()) return fail(ids.status());
+// The prompt's tokens, or for a conversation the template, before the weights are looked at.
+Status read_prompt(const RunOptions& options, const Model& header, int context,
+                   std::vector<TokenId>& ids) {
+  if (!options.prompt.is_given()) {
+    const Result<const ChatTemplate*> chat = header.chat_template();
+    if (chat.ok()) return {};
+    return Status(chat.status().code(),
+                  chat.status().message() + "; without a conversation: give a prompt with -p");
+  }
+  Result<std::vector<TokenId>> read = tokens_of_prompt(options, header);
+  if (!read.ok()) return read.status();
+  ids = std::move(read).value();
+  return check_room(options.engine, header, context, ids);
+}
+
+int answer(const RunOptions& options, Engine& engine, const std::vector<TokenId>& ids) {
   Session& session = *engine.session;
-  if (Status status = session.feed(*ids); !status.ok()) return fail(status);
+  if (Status status = session.feed(ids); !status.ok()) return fail(status);
   Output out;
   const bool as_text = options.output == "text";
+  AnswerText text(out);
   TextCallback on_text;
-  if (as_text) on_text = [&](std::string_view text) { return out.write(text); };
+  if (as_text) on_text = [&](std::string_view part) { return text.write(part); };
   Result<Generated> generated = session.generate(options.generate, on_text);
-  if (as_text && stdout_is_terminal()) out.write("\n");
+  if (as_text && (!generated.ok() || says_more(options, session, generated->reason))) {
+    text.end_line_before_message();
+  }
+  if (as_text) text.end_line_on_terminal();
   if (!generated.ok()) return fail(generated.status());
   if (!as_text) {
-    const nlohmann::ordered_json json = {{"prompt_ids", *ids},
+    const nlohmann::ordered_json json = {{"prompt_ids", ids},
                                          {"ids", generated->ids},
                                          {"text", generated->text},
                                          {"stop_reason", stop_reason_name(generated->reason)},
@@ -120,13 +137,22 @@ int run(RunOptions& options) {
   // Drawn within 32 bits, so that JSON readers keep it exactly.
   sampler.seed = options.seed >= 0 ? static_cast<uint64_t>(options.seed) : std::random_device{}();
   if (options.num_predict >= 0) options.generate.max_tokens = options.num_predict;
-  Result<Engine> engine = make_engine(options.engine);
+  std::vector<TokenId> ids;
+  Result<Engine> engine = make_engine(options.engine, [&](const Model& header, int context) {
+    return read_prompt(options, header, context, ids);
+  });
   if (!engine.ok()) return fail(engine.status());
   Interrupt::install();
-  return options.prompt.is_given() ? answer(options, *engine) : converse(options, *engine);
+  return options.prompt.is_given() ? answer(options, *engine, ids) : converse(options, *engine);
 }
 
 }  // namespace
+
+bool says_more(const RunOptions& options, const Session& session, StopReason reason) {
+  return options.perf || reason == StopReason::context_full || reason == StopReason::cancelled ||
+         session.timings().shifts > 0 ||
+         (options.engine.overflow == "window" && session.num_cached() > session.context());
+}
 
 void report_answer(const RunOptions& options, Session& session, StopReason reason) {
   if (reason == StopReason::context_full) {
@@ -159,20 +185,25 @@ Command add_run(CLI::App& program) {
   command
       ->add_option("-n,--predict", options->num_predict,
                    "Most tokens to write; -1: until the end or a full context")
-      ->check(CLI::Range(-1, 1 << 30))
+      ->transform(integer_in(-1, 1 << 30))
       ->capture_default_str();
   add_sampler_options(*command, *options);
-  command->add_option("--stop", options->generate.stop, "Stop before this text; may be repeated")
-      ->type_name("TEXT")
-      ->allow_extra_args(false);
+  options->stop_option =
+      command
+          ->add_option("--stop", options->generate.stop, "Stop before this text; may be repeated")
+          ->type_name("TEXT")
+          ->allow_extra_args(false);
   command->add_flag("--ignore-eos", options->generate.ignore_end_tokens,
                     "Go on when the model ends its answer");
-  command->add_flag("--chat", options->chat, "The prompt is a message; use the model's template");
-  command->add_option("--system-prompt", options->system_prompt, "First message of a chat")
-      ->type_name("TEXT");
+  // Messages are plain text: what they spell never becomes a control token.
+  command->add_flag("--chat", options->chat, "The prompt is a message; use the model's template")
+      ->excludes(options->prompt.ids_option, options->prompt.special_option);
+  options->system_option =
+      command->add_option("--system-prompt", options->system_prompt, "First message of a chat")
+          ->type_name("TEXT");
   command->add_flag("--perf", options->perf,
                     "Say on stderr how fast it was and what the cache took");
-  add_output_option(*command, options->output, {"text", "json"});
+  options->output_option = add_output_option(*command, options->output, {"text", "json"});
   return {command, [options, command] {
             warn_of_idle_options(*command, *options);
             return run(*options);

@@ -20,7 +20,11 @@ struct RunOptions {
   bool perf = false;
   std::string system_prompt;
   std::string output;
+  const CLI::Option *output_option = nullptr, *system_option = nullptr, *stop_option = nullptr;
 };
+
+// Whether report_answer() will say anything.
+bool says_more(const RunOptions& options, const Session& session, StopReason reason);
 
 // Reads turns from standard input until it ends. Returns an exit code.
 int converse(const RunOptions& options, Engine& engine);

@@ -2,10 +2,10 @@
 #include <memory>
 
 #include "commands.h"
-#include "kvik/model/stream_decoder.h"
 #include "options.h"
 #include "prompt.h"
 #include "report.h"
+#include "terminal_text.h"
 
 namespace kvik::cli {
 namespace {
@@ -19,24 +19,27 @@ struct ScoreOptions {
 int score(ScoreOptions& options) {
   if (Status status = check(options.engine); !status.ok()) return usage_error(status.message());
   if (!options.prompt.is_given()) return usage_error("score: give a text with -p, -f or --ids");
-  Result<Engine> engine = make_engine(options.engine);
+  std::vector<TokenId> ids;
+  Result<Engine> engine = make_engine(options.engine, [&](const Model& header, int context) {
+    Result<std::vector<TokenId>> read = prompt_ids(options.prompt, header);
+    if (!read.ok()) return read.status();
+    ids = std::move(read).value();
+    return check_room(options.engine, header, context, ids);
+  });
   if (!engine.ok()) return fail(engine.status());
-  Result<std::vector<TokenId>> ids = prompt_ids(options.prompt, *engine->model);
-  if (!ids.ok()) return fail(ids.status());
   Interrupt::install();
-  Result<std::vector<double>> logprobs = engine->session->score(*ids);
+  Result<std::vector<double>> logprobs = engine->session->score(ids);
   if (!logprobs.ok()) return fail(logprobs.status());
   warn_of_shifts(*engine->session);
   Output out;
   if (options.output == "json") {
-    out.write_json_line({{"ids", *ids}, {"logprobs", *logprobs}});
+    out.write_json_line({{"ids", ids}, {"logprobs", *logprobs}});
     return out.finish();
   }
   std::string lines;
   for (size_t i = 0; i < logprobs->size(); ++i) {
-    const std::string_view piece = engine->model->tokenizer().token_bytes((*ids)[i + 1]).value();
-    lines += format("%6d %10.5f  ", (*ids)[i + 1], (*logprobs)[i]) +
-             nlohmann::json(to_valid_utf8(piece)).dump() + "\n";
+    const std::string_view piece = engine->model->tokenizer().token_bytes(ids[i + 1]).value();
+    lines += format("%6d %10.5f  ", ids[i + 1], (*logprobs)[i]) + quoted(piece) + "\n";
   }
   out.write(lines);
   return out.finish();

@@ -1,6 +1,7 @@
 // kvik template: messages as the model's own template writes them.
 #include <memory>
 
+#include "answer_text.h"
 #include "commands.h"
 #include "options.h"
 #include "prompt.h"
@@ -23,7 +24,9 @@ int render(const TemplateOptions& options) {
   if (!chat.ok()) return fail(chat.status());
   Output out;
   if (options.output == "text") {
-    out.write(chat->text());
+    AnswerText text(out);
+    text.write(chat->text());
+    text.end_line_on_terminal();
     return out.finish();
   }
   EncodeOptions encode;

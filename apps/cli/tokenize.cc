@@ -2,9 +2,9 @@
 #include <memory>
 
 #include "commands.h"
-#include "kvik/model/stream_decoder.h"
 #include "options.h"
 #include "prompt.h"
+#include "terminal_text.h"
 
 namespace kvik::cli {
 namespace {
@@ -32,8 +32,7 @@ int tokenize(const TokenizeOptions& options) {
   }
   std::string lines;
   for (const TokenId id : *ids) {
-    const std::string piece = to_valid_utf8(tokenizer.token_bytes(id).value());
-    lines += format("%6d  ", id) + nlohmann::json(piece).dump() + "\n";
+    lines += format("%6d  ", id) + quoted(tokenizer.token_bytes(id).value()) + "\n";
   }
   out.write(lines);
   return out.finish();

@@ -63,6 +63,19 @@ Result<KvCode> resolve(std::string_view name, bool for_keys) {
 
 }  // namespace
 
+std::vector<std::string_view> foreign_type_names() {
+  // What is taken as it is stands among our own names.
+  std::vector<std::string_view> names;
+  for (const ForeignName& type : kTypes) names.push_back(type.name);
+  return names;
+}
+
+std::vector<std::string_view> preset_names() {
+  std::vector<std::string_view> names;
+  for (const ForeignName& preset : kPresets) names.push_back(preset.name);
+  return names;
+}
+
 Result<KvCode> resolve_key_name(std::string_view name) { return resolve(name, true); }
 
 Result<KvCode> resolve_value_name(std::string_view name) { return resolve(name, false); }

@@ -148,7 +148,7 @@ class Streams(harness.CliTest):
         self.assertEqual(done.stderr, "kvik: cannot write to standard output (No space left on device)\n")
 
     def test_messages_hold_no_control_characters(self):
-        self.fails(1, "tokenize", "-m", self.folder / "a\x1b[31mb\n.gguf", "-p", "x", says="a [31mb .gguf")
+        self.fails(1, "tokenize", "-m", self.folder / "a\x1b[31mb\n.gguf", "-p", "x", says=r"a\x1b[31mb\n.gguf")
 
 
 class FetchScripts(harness.CliTest):

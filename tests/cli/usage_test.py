@@ -98,7 +98,7 @@ class Usage(harness.CliTest):
                 done = self.kvik("run", "-m", self.tiny, "-p", "abc", "-n", "1", "-o", "json", option, mode)
                 self.assertEqual((json.loads(done.stdout)["kv"]["type_k"], json.loads(done.stdout)["kv"]["type_v"]),
                                  (own, own))
-                self.assertEqual(done.stderr, f"kvik: --kv-quant {mode}: keys and values stored as {own}\n")
+                self.assertEqual(done.stderr, f"kvik: {option} {mode}: keys and values stored as {own}\n")
         for command, more in (("score", ("-p", "abcd")), ("perplexity", ("-p", "x" * 40, "-c", "32")),
                               ("plan", ("-c", "64")), ("inspect", ()), ("bench", ("-p", "8", "-n", "0", "-r", "1"))):
             done = self.kvik(command, "-m", self.tiny, "--kv-quant", "q8", *more)
@@ -111,7 +111,7 @@ class Usage(harness.CliTest):
             done = self.kvik(*run, "q4", *other)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn("xcludes", done.stderr)
-        self.fails(2, *run, "q5", says=["--paged-kv-quant", "unknown KV-Quant mode 'q5'", "q8", "and off"])
+        self.fails(2, *run, "q5", says=["--kv-quant", "unknown KV-Quant mode 'q5'", "q8", "and off"])
         done = self.kvik(*run, "off", "--kv-first", "4")
         self.assertEqual(done.returncode, 2)
         self.assertIn("with f16:f16 they change nothing", done.stderr)

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "kvik/core/export.h"
 #include "kvik/core/status.h"
@@ -26,5 +27,9 @@ KVIK_API Result<KvCode> resolve_value_name(std::string_view name);
 
 // "K:V", one name for both sides, or a preset. Errors: as above.
 KVIK_API Result<KvFormat> resolve_format_name(std::string_view name);
+
+// The foreign names of types, and those of presets.
+KVIK_API std::vector<std::string_view> foreign_type_names();
+KVIK_API std::vector<std::string_view> preset_names();
 
 }  // namespace kvik
