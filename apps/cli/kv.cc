@@ -42,17 +42,17 @@ void take(KvOptions& options, const KvClass& chosen) {
   }
 }
 
+bool takes(const KvClass& chosen, const ModelInfo& info) {
+  return check_keys(chosen.format.k, info.head_dim_k).ok() &&
+         check_values(chosen.format.v, info.head_dim_v).ok();
+}
+
 Status choose_by_memory(KvOptions& options, const Model& model, ModelCacheOptions cache) {
-  const int64_t limit = options.memory > 0
-                            ? static_cast<int64_t>(std::min<uint64_t>(options.memory, INT64_MAX))
-                            : available_memory_bytes();
+  const int64_t limit = memory_for_cache(options);
   int64_t bytes = 0;
   std::string passed;
   for (const KvClass& each : kClasses) {
-    if (!check_keys(each.format.k, model.info().head_dim_k).ok() ||
-        !check_values(each.format.v, model.info().head_dim_v).ok()) {
-      continue;
-    }
+    if (!takes(each, model.info())) continue;
     KvOptions tried = options;
     take(tried, each);
     cache.format = each.format;
@@ -83,6 +83,25 @@ Status choose_by_memory(KvOptions& options, const Model& model, ModelCacheOption
 }
 
 }  // namespace
+
+int64_t memory_for_cache(const KvOptions& options) {
+  if (options.memory == 0) return available_memory_bytes();
+  return static_cast<int64_t>(std::min<uint64_t>(options.memory, INT64_MAX));
+}
+
+Result<int> largest_context(const KvOptions& options, const Model& model, ModelCacheOptions cache,
+                            int64_t bytes) {
+  KvOptions tried = options;
+  // Of --kv auto, the narrowest that the model's heads take.
+  for (const KvClass& each : kClasses) {
+    if (options.quality == each.name || (options.is_auto && takes(each, model.info()))) {
+      take(tried, each);
+    }
+  }
+  cache.format = tried.format();
+  cache.protection = tried.protection(model.info());
+  return model.largest_context(cache, bytes);
+}
 
 KvFormat KvOptions::format() const { return kv_format(type_k, type_v); }
 

@@ -65,6 +65,13 @@ Status check(const KvOptions& options);
 Result<std::vector<KvOptions>> ways_of(const KvListOptions& options,
                                        const std::vector<KvFormat>& otherwise);
 
+// Bytes that a cache may take: --mem, or what the system has.
+int64_t memory_for_cache(const KvOptions& options);
+// The most tokens, cache.max_tokens at most, that `bytes` hold in the way of the options, settled
+// or not. Errors: as Model::cache_bytes.
+Result<int> largest_context(const KvOptions& options, const Model& model, ModelCacheOptions cache,
+                            int64_t bytes);
+
 // Settles what depends on the model: a preset, the choice by memory (said on stderr with its
 // reason), layers counted from the last. `cache` says all but the format.
 Status resolve(KvOptions& options, const Model& model, ModelCacheOptions cache);

@@ -32,11 +32,14 @@ void add_engine_options(CLI::App& command, EngineOptions& options, int default_c
   options.context = default_context;
   options.threads = num_usable_processors();
   add_model_option(command, options.model);
-  options.context_option = command
-                               .add_option("-c,--ctx-size", options.context,
-                                           "Context in tokens; 0: as the model was trained")
-                               ->transform(integer_in(0, 1 << 30))
-                               ->capture_default_str();
+  CLI::Option* const context = command.add_option(
+      "-c,--ctx-size", options.context,
+      default_context > 0 ? "Context in tokens; 0: as the model was trained"
+                          : "Context in tokens; 0: as the model was trained; without it: that too, "
+                            "or the most that fits in memory");
+  context->transform(integer_in(0, 1 << 30));
+  if (default_context > 0) context->capture_default_str();
+  options.context_option = context;
   command.add_option("-b,--batch-size", options.batch, "Most tokens computed at once")
       ->transform(integer_in(1, 1 << 20))
       ->capture_default_str();
@@ -144,99 +147,6 @@ Status check_room(const EngineOptions& options, const Model& header, int context
       format("the text takes %zu tokens and the context holds %d; shorten it or ask for a larger "
              "context",
              tokens.size(), context));
-}
-
-namespace {
-
-SessionOptions session_options(const EngineOptions& options, const ModelInfo& info, int context) {
-  SessionOptions session;
-  session.context = context;
-  session.kv_format = options.kv.format();
-  session.kv_protection = options.kv.protection(info);
-  session.block_size = options.block_size;
-  session.contiguous = options.layout == "contiguous";
-  if (options.overflow == "window") session.overflow = Overflow::window;
-  if (options.overflow == "shift") session.overflow = Overflow::shift;
-  session.keep = options.keep;
-  return session;
-}
-
-// Settles options.kv, and refuses what the header alone can refuse.
-Status check_against(EngineOptions& options, const Model& header, int context) {
-  ModelCacheOptions cache;
-  cache.block_size = options.block_size;
-  cache.max_tokens = context;
-  cache.max_batch_tokens = options.batch;
-  cache.contiguous = options.layout == "contiguous";
-  if (options.overflow == "window") cache.window = context;
-  if (Status status = resolve(options.kv, header, cache); !status.ok()) return status;
-  const KvFormat format = options.kv.format();
-  Status status = check_keys(format.k, header.info().head_dim_k);
-  if (status.ok()) status = check_values(format.v, header.info().head_dim_v);
-  if (status.ok() && is_rotated(format.k)) status = check_calibration(options.kv, header);
-  return status;
-}
-
-// A calibration that leaves keys as they are: with it a session can be tried out before keys are
-// measured.
-std::shared_ptr<const KeyCalibration> neutral_calibration(const KvOptions& options,
-                                                          const ModelInfo& info) {
-  KeyCalibration calibration;
-  calibration.frame = options.frame;
-  const auto size = static_cast<size_t>(info.num_kv_heads) * static_cast<size_t>(info.head_dim_k);
-  LayerKeyCalibration layer;
-  layer.centre.assign(size, 0.0F);
-  layer.diagonal.assign(size, 1.0F);
-  calibration.layers.assign(static_cast<size_t>(info.num_layers), layer);
-  return std::make_shared<const KeyCalibration>(std::move(calibration));
-}
-
-}  // namespace
-
-Result<Engine> make_engine(EngineOptions& options, const HeaderCheck& check_header) {
-  Result<std::shared_ptr<const Model>> header = load_header(options.model);
-  if (!header.ok()) return header.status();
-  const ModelInfo info = header.value()->info();
-  const int context = options.context > 0 ? options.context : info.context_length;
-  if (Status status = check_against(options, **header, context); !status.ok()) return status;
-  if (check_header) {
-    if (Status status = check_header(**header, context); !status.ok()) return status;
-  }
-
-  Engine engine;
-  ModelOptions model_options;
-  model_options.num_threads = options.threads;
-  Result<std::shared_ptr<const Model>> model = Model::load(options.model, model_options);
-  if (!model.ok()) return model.status();
-  engine.model = std::move(model).value();
-
-  RunnerOptions runner_options;
-  runner_options.num_threads = options.threads;
-  runner_options.max_batch_tokens = options.batch;
-  Result<std::unique_ptr<ModelRunner>> runner = ModelRunner::create(engine.model, runner_options);
-  if (!runner.ok()) return runner.status();
-  engine.runner = std::move(runner).value();
-
-  SessionOptions session = session_options(options, info, context);
-  if (is_rotated(session.kv_format.k) && options.kv.calibration != "off") {
-    // What memory and the shift refuse is known before minutes are spent on measuring.
-    session.key_calibration = neutral_calibration(options.kv, info);
-    const Result<std::unique_ptr<Session>> trial = Session::create(engine.runner, session);
-    if (!trial.ok()) return trial.status();
-  }
-  Result<std::shared_ptr<const KeyCalibration>> calibration =
-      key_calibration(options.kv, *engine.runner);
-  if (!calibration.ok()) return calibration.status();
-  session.key_calibration = std::move(calibration).value();
-  Result<std::unique_ptr<Session>> created = Session::create(engine.runner, session);
-  if (!created.ok()) return created.status();
-  engine.session = std::move(created).value();
-  engine.session->set_cancel_flag(&Interrupt::flag());
-  if (options.context > info.context_length) {
-    warn(format("%s %d is more than the %d tokens that the model was trained for",
-                name_given(*options.context_option).c_str(), options.context, info.context_length));
-  }
-  return engine;
 }
 
 Result<std::shared_ptr<const Model>> load_header(const std::string& path) {

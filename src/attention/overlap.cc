@@ -24,9 +24,9 @@ bool are_apart_modulo(const RowGrid& a, const RowGrid& b, int64_t period) {
   const int64_t a_bytes = extent(a, period);
   const int64_t b_bytes = extent(b, period);
   if (a_bytes > period || b_bytes > period) return false;
-  const auto distance =
-      static_cast<int64_t>(reinterpret_cast<uintptr_t>(b.begin) -
-                           reinterpret_cast<uintptr_t>(a.begin)) % period;
+  const auto distance = static_cast<int64_t>(reinterpret_cast<uintptr_t>(b.begin) -
+                                             reinterpret_cast<uintptr_t>(a.begin)) %
+                        period;
   const int64_t offset = distance < 0 ? distance + period : distance;
   return offset >= a_bytes && offset + b_bytes <= period;
 }

@@ -82,8 +82,8 @@ TEST(Overlap, RowsMovedByARowOrAHeadAreSeen) {
   std::vector<float> base(8 * 4 * 16);
   const ConstTensorView q(base.data(), DType::f32, {6, 3, 16});
   for (const int64_t moved : {16, 3 * 16, 1, 15}) {
-    EXPECT_TRUE(may_overlap(grid_of(q), grid_of(ConstTensorView(base.data() + moved, DType::f32,
-                                                                {6, 3, 16}))));
+    EXPECT_TRUE(may_overlap(grid_of(q),
+                            grid_of(ConstTensorView(base.data() + moved, DType::f32, {6, 3, 16}))));
   }
   EXPECT_FALSE(may_overlap(
       grid_of(q), grid_of(ConstTensorView(base.data() + 6 * 3 * 16, DType::f32, {2, 3, 16}))));

@@ -28,8 +28,8 @@ bool is_written(const StepRows& rows, int layer) {
 int64_t oldest_seen(const Segment& segment, const AttentionCall& call, size_t b) {
   const std::optional<int> window = window_of(call);
   if (!window && !segment.newest) return 0;
-  const int64_t reach = std::min<int64_t>(window.value_or(INT32_MAX),
-                                          segment.newest.value_or(INT32_MAX));
+  const int64_t reach =
+      std::min<int64_t>(window.value_or(INT32_MAX), segment.newest.value_or(INT32_MAX));
   const int seq = static_cast<int>(b);
   const int64_t first_query = sequence_end(call, seq) - call.q_len(seq);
   return std::max<int64_t>(first_query - reach + 1, segment.begin);
@@ -52,7 +52,8 @@ Status check_step_rows(const Segment& segment, const AttentionCall& call) {
   if (!first || first != first_again || view.page_ids.data() != rows.page_ids.data() ||
       view.page_ids.size() != rows.page_ids.size()) {
     return invalid_argument(
-        "page_indptr, page_ids and first_pos are not those of the view's step; a sequence reads its "
+        "page_indptr, page_ids and first_pos are not those of the view's step; a sequence reads "
+        "its "
         "own blocks only");
   }
   const bool written = is_written(rows, view.step.layer());
@@ -60,13 +61,13 @@ Status check_step_rows(const Segment& segment, const AttentionCall& call) {
     const int32_t there = written ? rows.kv_len[*first + b] : rows.committed_len[*first + b];
     if (view.kv_len[b] > there) {
       return invalid_argument(
-          "kv_len[" + num(static_cast<int64_t>(b)) + "] is " + num(view.kv_len[b]) + "; the sequence has " + num(there) + " rows in layer " +
-          num(view.step.layer()) +
+          "kv_len[" + num(static_cast<int64_t>(b)) + "] is " + num(view.kv_len[b]) +
+          "; the sequence has " + num(there) + " rows in layer " + num(view.step.layer()) +
           (written ? "" : ", whose new rows are not written yet: write the layer, then attend"));
     }
     if (call.q_len(static_cast<int>(b)) == 0 || view.kv_len[b] == 0) continue;
-    const int64_t oldest = std::max<int64_t>(oldest_seen(segment, call, b),
-                                             rows.floor_pos[*first + b]);
+    const int64_t oldest =
+        std::max<int64_t>(oldest_seen(segment, call, b), rows.floor_pos[*first + b]);
     if (view.first_pos[b] > oldest && view.window) {
       return invalid_argument("the oldest query of sequence " + num(static_cast<int64_t>(b)) +
                               " sees keys from position " + num(oldest) + " on; those below " +

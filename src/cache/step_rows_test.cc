@@ -149,7 +149,8 @@ TEST_F(StepRowsTest, PagesOfOtherSequencesAreOutOfReach) {
   const AppendPlan plan = reserve(sequence, 0);
   const char* const why = "not those of the view's step";
   KvView view = cache_->view(plan, 0);
-  const std::vector<int32_t> pages(other.table().page_ids().begin(), other.table().page_ids().end());
+  const std::vector<int32_t> pages(other.table().page_ids().begin(),
+                                   other.table().page_ids().end());
   view.page_ids = pages;
   expect_refused(view, why);
   view = cache_->view(plan, 0);
@@ -251,9 +252,9 @@ std::vector<float> window_output(int block_size, int slack, int chunk, const KvF
     std::vector<float> k, v, q;
     for (int token = done; token < done + count; ++token) {
       const auto seed = static_cast<uint64_t>(token) * 10;
-      for (const auto& [to, salt, heads] :
-           {std::tuple{&k, 1, 2}, {&v, 2, 2}, {&q, 3, 4}}) {
-        const std::vector<float> rows = test::bell(seed + static_cast<uint64_t>(salt), heads * kDim);
+      for (const auto& [to, salt, heads] : {std::tuple{&k, 1, 2}, {&v, 2, 2}, {&q, 3, 4}}) {
+        const std::vector<float> rows =
+            test::bell(seed + static_cast<uint64_t>(salt), heads * kDim);
         to->insert(to->end(), rows.begin(), rows.end());
       }
     }

@@ -11,6 +11,7 @@ Result<int> Model::largest_context(const ModelCacheOptions& options, int64_t byt
   ModelCacheOptions tried = options;
   const auto fits = [&](int64_t num_tokens) -> Result<bool> {
     tried.max_tokens = static_cast<int>(num_tokens);
+    if (options.window) tried.window = std::min(*options.window, tried.max_tokens);
     Result<int64_t> taken = cache_bytes(tried);
     if (!taken.ok()) return taken.status();
     return *taken <= bytes;

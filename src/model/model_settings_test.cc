@@ -61,11 +61,11 @@ TEST(ModelSettings, ThatWouldChangeResultsAreRefusedWithKeyAndValue) {
   }
   EXPECT_THAT(load_status([](auto& w) { w.add_bool("llama.attention.causal", false); }).message(),
               HasSubstr("\"llama.attention.causal\" is false"));
-  EXPECT_THAT(load_status([](auto& w) {
-                w.template add_array<int32_t>("llama.rope.dimension_sections", GgufType::i32,
-                                              {4, 2, 2, 0});
-              }).message(),
-              HasSubstr("[4, 2, 2, 0]"));
+  EXPECT_THAT(
+      load_status([](auto& w) {
+        w.template add_array<int32_t>("llama.rope.dimension_sections", GgufType::i32, {4, 2, 2, 0});
+      }).message(),
+      HasSubstr("[4, 2, 2, 0]"));
   EXPECT_EQ(load_status([](auto& w) { w.add_u32("llama.vocab_size", 5); }).code(),
             StatusCode::corrupt);
   EXPECT_THAT(load_status([](auto& w) { w.add_string("general.type", "adapter"); }).message(),

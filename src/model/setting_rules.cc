@@ -200,7 +200,7 @@ std::string stated(const GgufEntry& entry, const Setting& setting) {
     return text + (setting.numbers.front() != 0 ? "true" : "false");
   }
   if (!entry.value.is_array) {
-    return text + (setting.is_text          ? quoted(setting.text)
+    return text + (setting.is_text           ? quoted(setting.text)
                    : setting.numbers.empty() ? "an integer beyond 2^63"
                                              : number_text(setting.numbers.front()));
   }

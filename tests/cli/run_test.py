@@ -51,6 +51,23 @@ class Answers(harness.CliTest):
                     self.assertEqual((got["kv"]["type_k"], got["kv"]["type_v"]), (k, v))
                     self.assertEqual(got["ids"], wanted, (k, v, more))
 
+    def test_a_trained_context_that_does_not_fit(self):
+        # 3 layers of 2 heads of 64 dims in f32 for 2^30 tokens: three terabytes.
+        huge = tiny_model.write(self.folder / "huge.gguf", {"llama.context_length": (tiny_model.U32, 1 << 30)},
+                                head_dim=64)
+        got = self.kvik("run", "-m", huge, "-p", "ab", "-n", "3", "--temp", "0", "--ignore-eos", "-ctk", "f32",
+                            "-ctv", "f32", "-o", "json")
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertRegex(got.stderr, r"a context of \d+ tokens, the most that fit in .*; the model was trained for "
+                                     r"1073741824 \(-c asks for another\)")
+        wanted = self.greedy("-p", "ab", "-n", "3", "-ctk", "f32", "-ctv", "f32", "-c", "64", model=huge)["ids"]
+        self.assertEqual(json.loads(got.stdout)["ids"], wanted)
+        # Asked for, it is refused, and what would fit is named.
+        for asked in (("-c", "0"), ("-c", str(1 << 30))):
+            refused = self.kvik("run", "-m", huge, "-p", "ab", "-n", "3", "-ctk", "f32", "-ctv", "f32", *asked)
+            self.assertEqual(refused.returncode, 1)
+            self.assertRegex(refused.stderr, r"are available; ask for a context of \d+ tokens at most")
+
     def test_prompts_from_text_file_and_ids_are_the_same(self):
         by_text = self.greedy("-p", "abc", "-n", "6")["ids"]
         self.assertEqual(self.greedy("-f", self.file("p.txt", "abc"), "-n", "6")["ids"], by_text)
@@ -63,6 +80,19 @@ class Answers(harness.CliTest):
         self.assertEqual(draw(1), draw(1))
         self.assertNotEqual(draw(1), draw(2))
         self.assertNotEqual(draw(-1), draw(-1))
+
+    def test_a_stop_string_that_spells_a_control_token(self):
+        def draw(*more):
+            return self.json("run", "-m", self.tiny, "--temp", "9", "--top-p", "1", "--min-p", "0", "--seed", "1",
+                             "--ignore-eos", "-p", "abc", "-n", "300", *more)
+
+        ids = draw()["ids"]
+        spellings = {256: "<|turn|>", 257: "<|end|>"}
+        at = next(i for i, token in enumerate(ids) if token in spellings)
+        got = draw("--stop", spellings[ids[at]])
+        self.assertEqual((got["stop_reason"], got["ids"]), ("stop_string", ids[:at + 1]))
+        self.assertEqual(got["text"], self.json("run", "-m", self.tiny, "--temp", "9", "--top-p", "1", "--min-p", "0",
+                                                "--seed", "1", "--ignore-eos", "-p", "abc", "-n", str(at))["text"])
 
     def test_the_best_token_alone_is_greedy(self):
         self.assertEqual(self.json("run", "-m", self.tiny, "--temp", "1", "--top-k", "1", "--ignore-eos", "-p", "ab",

@@ -11,16 +11,16 @@
 
 namespace kvik {
 
-// A file that comes into being under a name of its own, in the folder of `path`, and takes the place
-// of what `path` holds when it is complete and on disk. Whoever reads `path` sees the old content or
-// the new, also after a crash; several writers at once do not meet, the last one to commit stays.
-// The name is not to be guessed, and nothing that lies there already is opened or followed. Move-only.
-// Threads: one at a time.
+// A file that comes into being under a name of its own, in the folder of `path`, and takes the
+// place of what `path` holds when it is complete and on disk. Whoever reads `path` sees the old
+// content or the new, also after a crash; several writers at once do not meet, the last one to
+// commit stays. The name is not to be guessed, and nothing that lies there already is opened or
+// followed. Move-only. Threads: one at a time.
 class KVIK_API FileWriter {
  public:
-  // Errors: invalid_argument, nothing touched, where `path` names something else than a regular file
-  // (a folder, device, FIFO, socket or symbolic link), or a file that the process may not write;
-  // io_error naming the path and the system's reason.
+  // Errors: invalid_argument, nothing touched, where `path` names something else than a regular
+  // file (a folder, device, FIFO, socket or symbolic link), or a file that the process may not
+  // write; io_error naming the path and the system's reason.
   static Result<FileWriter> create(const std::string& path);
 
   FileWriter(FileWriter&&) noexcept;
@@ -31,9 +31,9 @@ class KVIK_API FileWriter {
   // Appends. Errors: io_error (no room, ...); the file cannot be committed any more.
   Status write(std::span<const std::byte> bytes);
 
-  // Flushes the file to the disk and puts it in the place of `path`, with the permissions of the file
-  // that was there. Errors: io_error, what was there stays; invalid_argument as create's, where
-  // something else has come to lie there meanwhile. Call it once, last.
+  // Flushes the file to the disk and puts it in the place of `path`, with the permissions of the
+  // file that was there. Errors: io_error, what was there stays; invalid_argument as create's,
+  // where something else has come to lie there meanwhile. Call it once, last.
   Status commit();
 
  private:

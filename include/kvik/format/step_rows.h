@@ -10,9 +10,9 @@
 
 namespace kvik {
 
-// Kept by the cache that hands the views out. A call that reads a view is checked against it (check()
-// of attention.h), so that pages of other sequences, slots that no token of the sequence was written
-// to, and steps that have ended are out of reach.
+// Kept by the cache that hands the views out. A call that reads a view is checked against it
+// (check() of attention.h), so that pages of other sequences, slots that no token of the sequence
+// was written to, and steps that have ended are out of reach.
 struct StepRows {
   uint64_t number = 0;  // of the step; counts on when a step begins and when it ends
   // The step's tables, which its views show whole or in part; valid while the step is open.

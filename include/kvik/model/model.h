@@ -135,7 +135,7 @@ class KVIK_API Model {
   // as cache_options; invalid_argument when they exceed 2^63.
   Result<int64_t> cache_bytes(const ModelCacheOptions& options) const;
   // The most tokens, options.max_tokens at most, whose caches take no more than `bytes`; 0: not
-  // even one block fits. Errors: as cache_bytes.
+  // even one block fits. A wider window narrows to the tokens. Errors: as cache_bytes.
   Result<int> largest_context(const ModelCacheOptions& options, int64_t bytes) const;
 
  private:
