@@ -1,13 +1,10 @@
 // kvik calibrate: measures centres and diagonals for tq and tcq keys, into a file.
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 
 #include "commands.h"
 #include "kv.h"
+#include "kvik/core/file_writer.h"
 #include "kvik/core/thread_team.h"
 #include "kvik/engine/key_calibration.h"
 #include "numbers.h"
@@ -40,8 +37,8 @@ Result<std::vector<std::vector<TokenId>>> read_texts(const CalibrateOptions& opt
   return texts;
 }
 
-// Where the file goes, with its folder made if it is the cache's. Errors: io_error where it could
-// not be written, which is better known before the keys are measured.
+// Where the file goes, with its folder made if it is the cache's. Errors: what could not be written
+// is better known before the keys are measured.
 Result<std::string> output_path(const CalibrateOptions& options, const Model& model) {
   std::string path = options.output;
   std::error_code error;
@@ -51,16 +48,13 @@ Result<std::string> output_path(const CalibrateOptions& options, const Model& mo
     path = calibration_path(cache_folder(), *fingerprint, options.frame);
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   }
-  const auto type = std::filesystem::symlink_status(path, error).type();
-  if (type == std::filesystem::file_type::directory) {
-    return Status(StatusCode::io_error, path + ": is a folder; name a file in it");
+  std::vector<std::string> inputs = options.texts;
+  inputs.push_back(options.model);
+  for (const std::string& input : inputs) {
+    if (!std::filesystem::equivalent(path, input, error)) continue;
+    return invalid_argument(path + ": is read by this command; name another file to write");
   }
-  std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (folder.empty()) folder = ".";
-  if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    return Status(StatusCode::io_error,
-                  path + ": cannot write into its folder (" + std::strerror(errno) + ")");
-  }
+  if (Status status = check_writable(path); !status.ok()) return status;
   return path;
 }
 

@@ -10,7 +10,8 @@ namespace kvik::cli {
 
 namespace {
 
-// A context that is chosen by memory is a multiple of it, so that it seldom changes from run to run.
+// A context that is chosen by memory is a multiple of it, so that it seldom changes from run to
+// run.
 constexpr int kContextStep = 256;
 
 SessionOptions session_options(const EngineOptions& options, const ModelInfo& info, int context) {
@@ -58,9 +59,10 @@ Result<int> choose_context(const EngineOptions& options, const Model& header) {
                          "(--kv) or free memory",
                          options.block_size, bytes_text(for_cache).c_str()));
   }
-  note(format("a context of %d tokens, the most that fit in %s; the model was trained for %d (-c "
-              "asks for another)",
-              context, bytes_text(for_cache).c_str(), trained));
+  note(
+      format("a context of %d tokens, the most that fit in %s; the model was trained for %d (-c "
+             "asks for another)",
+             context, bytes_text(for_cache).c_str(), trained));
   return context;
 }
 

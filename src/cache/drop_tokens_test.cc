@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "cache/plan_state.h"
 #include "kvik/attention/reference.h"
 #include "kvik/backend/cpu_backend.h"
 #include "kvik/cache/cache_set.h"
@@ -165,7 +166,7 @@ std::vector<int> page_ids(const Sequence& sequence, int cache_idx = 0) {
 std::map<int, std::vector<std::byte>> stored_rows(CacheSet& set, const Sequence& sequence,
                                                   int cache_idx = 0) {
   PagedCache& cache = set.cache(cache_idx);
-  const MutableKvView view = cache.raw_view(0);
+  const MutableKvView view = internal::CacheAccess::raw_view(cache, 0);
   const BlockTable& table = sequence.table(cache_idx);
   std::map<int, std::vector<std::byte>> rows;
   for (int p = table.begin_block() * view.block_size; p < sequence.num_cached(); ++p) {

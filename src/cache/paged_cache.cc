@@ -473,7 +473,6 @@ Result<Sequence> PagedCache::fork_tables(const Sequence& sequence, uint64_t id) 
 const KvSpec& PagedCache::spec() const { return core_->options.spec; }
 int PagedCache::block_size() const { return core_->options.block_size; }
 std::optional<int> PagedCache::window() const { return core_->options.window; }
-MutableKvView PagedCache::raw_view(int layer) { return core_->layer_view(layer); }
 
 CacheStats PagedCache::stats() const {
   const PagePool& pool = *core_->pool;

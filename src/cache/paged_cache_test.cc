@@ -1,4 +1,5 @@
 #include "kvik/cache/paged_cache.h"
+#include "cache/plan_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -140,10 +141,10 @@ TEST_F(CacheStory, TruncateKeepsCapacityAndAddresses) {
   open(4);
   Sequence s = cache_->new_sequence();
   ASSERT_TRUE(append(s, ids(0, 40)).ok());
-  std::byte* const before = cache_->raw_view(0).k;
+  std::byte* const before = internal::CacheAccess::raw_view(*cache_, 0).k;
   ASSERT_TRUE(cache_->truncate(s, 36).ok());
   ASSERT_TRUE(append(s, ids(36, 28)).ok());
-  EXPECT_EQ(cache_->raw_view(0).k, before);
+  EXPECT_EQ(internal::CacheAccess::raw_view(*cache_, 0).k, before);
   EXPECT_TRUE(holds(s, ids(0, 64)));
   EXPECT_EQ(append(s, {64}).code(), StatusCode::out_of_pages);
   EXPECT_TRUE(holds(s, ids(0, 64)));
@@ -383,7 +384,7 @@ TEST_F(CacheStory, GrowthWritesNoRowAndMovesNothing) {
   std::vector<std::vector<std::byte>> before;
   std::vector<std::pair<std::byte*, int64_t>> used;
   for (int layer = 0; layer < 2; ++layer) {
-    const MutableKvView view = cache_->raw_view(layer);
+    const MutableKvView view = internal::CacheAccess::raw_view(*cache_, layer);
     used.emplace_back(view.k, 6 * view.k_stride[0]);  // blocks 0 to 5 are full
     used.emplace_back(view.v, 6 * view.v_stride[0]);
   }
@@ -397,7 +398,7 @@ TEST_F(CacheStory, GrowthWritesNoRowAndMovesNothing) {
   for (size_t i = 0; i < used.size(); ++i) {
     EXPECT_EQ(std::memcmp(used[i].first, before[i].data(), before[i].size()), 0);
   }
-  EXPECT_EQ(cache_->raw_view(0).k, used[0].first);
+  EXPECT_EQ(internal::CacheAccess::raw_view(*cache_, 0).k, used[0].first);
   EXPECT_TRUE(holds(s, ids(0, 20000)));
 }
 
@@ -583,7 +584,7 @@ TEST_P(CacheParity, AttendsToWhatItsRowsDecodeTo) {
   Sequence s = paged.new_sequence();
   ASSERT_TRUE(append(paged, s, 0, kTokens).ok());
   test::SequenceRows decoded = rows_;
-  const MutableKvView view = paged.raw_view(0);
+  const MutableKvView view = internal::CacheAccess::raw_view(paged, 0);
   for (int t = 0; t < kTokens; ++t) {
     for (int h = 0; h < 3; ++h) {
       const int page = s.table().page(t / 16);

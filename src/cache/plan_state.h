@@ -55,4 +55,11 @@ struct CacheCore {
   MutableKvView layer_view(int layer) const;
 };
 
+// For tests: all pages of a layer, whoever holds them. Page p of head h lies as KvView says.
+struct CacheAccess {
+  static MutableKvView raw_view(PagedCache& cache, int layer) {
+    return cache.core_->layer_view(layer);
+  }
+};
+
 }  // namespace kvik::internal

@@ -1,6 +1,7 @@
 """Numbers, variables, options of llama.cpp, completion: what the user typed is what counts and what is named."""
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -191,7 +192,16 @@ class Order(harness.CliTest):
             for command in ("run", "score"):
                 self.fails(1, command, "-m", path, "--kv", "tq8", *options, says=says)
                 self.assertFalse(list((self.folder / "cache").glob("**/*.kvcal")))
-        self.fails(1, "calibrate", "-m", model, "-o", self.folder / "none" / "x", says="cannot write")
+        self.fails(1, "calibrate", "-m", model, "-o", self.folder / "none" / "x", says="cannot open the folder")
+        self.fails(1, "calibrate", "-m", model, "-o", self.folder, says="is a folder")
+        self.fails(1, "calibrate", "-m", model, "-o", model, says="is read by this command")
+        text = self.file("text.txt", "some words " * 20)
+        self.fails(1, "calibrate", "-m", model, "-f", text, "-o", text, says="is read by this command")
+        os.mkfifo(self.folder / "fifo")
+        self.fails(1, "calibrate", "-m", model, "-o", self.folder / "fifo", says="is a FIFO, which is not replaced")
+        (self.folder / "link").symlink_to(text)
+        self.fails(1, "calibrate", "-m", model, "-o", self.folder / "link", says="is a symbolic link")
+        self.assertTrue(text.read_text().startswith("some words"))
 
     def test_the_line_of_speeds_begins_a_line_where_both_streams_are_one(self):
         run = [harness.KVIK, "run", "-m", str(self.tiny), "-p", "ab", "-n", "3", "--temp", "0", "--ignore-eos"]

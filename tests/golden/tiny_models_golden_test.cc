@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/plan_state.h"
 #include "kvik/engine/session.h"
 
 namespace kvik {
@@ -204,7 +205,7 @@ TEST_P(TinyModels, WhatNoTokenWroteReachesNoLogit) {
       const int64_t blocks = cache.stats().committed_blocks;
       ASSERT_GE(blocks, 2);
       for (int layer = 0; layer < cache.spec().num_layers(); ++layer) {
-        const MutableKvView view = cache.raw_view(layer);
+        const MutableKvView view = internal::CacheAccess::raw_view(cache, layer);
         std::memset(view.k, poison, static_cast<size_t>(blocks * view.k_stride[0]));
         std::memset(view.v, poison, static_cast<size_t>(blocks * view.v_stride[0]));
       }

@@ -17,6 +17,10 @@
 
 namespace kvik {
 
+namespace internal {
+struct CacheAccess;
+}
+
 struct PagedCacheOptions {
   KvSpec spec;
   int block_size = 16;    // tokens, a multiple of 16
@@ -125,12 +129,9 @@ class KVIK_API PagedCache {
   std::optional<int> window() const;  // as made
   CacheStats stats() const;
 
-  // Pointer to K (or V) of all pages of a layer; page p of head h lies as KvView says. For tools
-  // and tests.
-  MutableKvView raw_view(int layer);
-
  private:
   friend class CacheSet;
+  friend struct internal::CacheAccess;
   explicit PagedCache(std::shared_ptr<internal::CacheCore> core) : core_(std::move(core)) {}
 
   // CacheSet: `table_idx` names this cache's table in a sequence, `owner` the set.
