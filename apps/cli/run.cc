@@ -69,6 +69,10 @@ Status check_run(const RunOptions& options) {
   if (!options.system_prompt.empty() && prompt.is_given() && !options.chat) {
     return invalid_argument("--system-prompt needs --chat");
   }
+  if (const std::string given = options.chat_options.given();
+      !given.empty() && prompt.is_given() && !options.chat) {
+    return invalid_argument(given + " needs --chat");
+  }
   for (const std::string& stop : options.generate.stop) {
     if (stop.empty()) return invalid_argument("--stop: the string is empty");
   }
@@ -83,7 +87,7 @@ Result<std::vector<TokenId>> tokens_of_prompt(const RunOptions& options, const M
   std::vector<ChatMessage> messages;
   if (!options.system_prompt.empty()) messages.push_back({"system", options.system_prompt});
   messages.push_back({"user", std::move(text).value()});
-  return chat_ids(model, std::move(messages));
+  return chat_ids(model, options.chat_settings, std::move(messages));
 }
 
 int answer(const RunOptions& options, Engine& engine) {
@@ -120,6 +124,9 @@ int run(RunOptions& options) {
   // Drawn within 32 bits, so that JSON readers keep it exactly.
   sampler.seed = options.seed >= 0 ? static_cast<uint64_t>(options.seed) : std::random_device{}();
   if (options.num_predict >= 0) options.generate.max_tokens = options.num_predict;
+  Result<ChatSettings> chat_settings = read_chat_settings(options.chat_options);
+  if (!chat_settings.ok()) return fail(chat_settings.status());
+  options.chat_settings = std::move(chat_settings).value();
   Result<Engine> engine = make_engine(options.engine);
   if (!engine.ok()) return fail(engine.status());
   Interrupt::install();
@@ -170,6 +177,7 @@ Command add_run(CLI::App& program) {
   command->add_flag("--chat", options->chat, "The prompt is a message; use the model's template");
   command->add_option("--system-prompt", options->system_prompt, "First message of a chat")
       ->type_name("TEXT");
+  add_chat_options(*command, options->chat_options);
   command->add_flag("--perf", options->perf,
                     "Say on stderr how fast it was and what the cache took");
   add_output_option(*command, options->output, {"text", "json"});
