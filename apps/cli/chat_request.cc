@@ -140,7 +140,8 @@ Result<ChatTemplate> read_template(const std::string& path) {
 
 bool is_name(std::string_view text) {
   return !text.empty() && (text[0] < '0' || text[0] > '9') &&
-         text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") ==
+         text.find_first_not_of(
+             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") ==
              std::string_view::npos;
 }
 

@@ -43,8 +43,8 @@ Result<ChatRequest> read_chat_request(const std::string& path);
 // The messages as the template writes them. Errors: as ChatTemplate::render.
 Result<RenderedChat> render_chat(const Model& model, const ChatSettings& settings,
                                  std::vector<ChatMessage> messages, bool add_generation_prompt);
-// The tokens of that, ready for an answer. Content of messages never becomes control tokens, and the
-// template writes BOS itself where it wants one.
+// The tokens of that, ready for an answer. Content of messages never becomes control tokens, and
+// the template writes BOS itself where it wants one.
 Result<std::vector<TokenId>> chat_ids(const Model& model, const ChatSettings& settings,
                                       std::vector<ChatMessage> messages);
 

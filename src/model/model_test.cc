@@ -186,7 +186,7 @@ TEST(Model, KeepsAChatTemplateThatItCannotRenderAsAnError) {
   };
   const std::shared_ptr<const Model> model = tiny.load().value();
   EXPECT_EQ(model->chat_template().status().code(), StatusCode::corrupt);
-  EXPECT_THAT(model->chat_template().status().message(), HasSubstr("line 1, column 13"));
+  EXPECT_THAT(model->chat_template().status().message(), HasSubstr("line 1, column 14"));
 }
 
 TEST(CacheBytes, BoundWhatFullCachesCommit) {

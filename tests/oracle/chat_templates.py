@@ -1,6 +1,6 @@
-"""Renders chat templates (files *.jinja of a folder) by kvik and by jinja2, set up as transformers does, and compares.
+"""Renders chat templates (a JSON object, name: text) by kvik and by jinja2, set up as transformers does, and compares.
 
-Usage: chat_templates.py KVIK MODEL FOLDER. Prints each difference, then how many templates are equal for all chats.
+Usage: chat_templates.py KVIK MODEL TEMPLATES. Prints each difference, then how many templates are equal for all chats.
 A refusal of kvik that says "nothing reads" is right if, and only if, jinja2 gives the same text without that field.
 """
 import concurrent.futures
@@ -129,8 +129,12 @@ def judge(kvik, model, template, request):
 
 
 def main():
-    kvik, model, folder = sys.argv[1:]
-    templates = sorted(pathlib.Path(folder).glob("*.jinja"))
+    kvik, model, texts = sys.argv[1:]
+    scratch = tempfile.TemporaryDirectory()
+    templates = []
+    for name, text in json.loads(pathlib.Path(texts).read_text(encoding="utf-8")).items():
+        templates.append(pathlib.Path(scratch.name) / name)
+        templates[-1].write_text(text, encoding="utf-8", newline="")
     cases = [(t, name, {**request, "add_generation_prompt": generate}) for t in templates
              for name, request in CHATS.items() for generate in (True, False)]
     bad, unread = {}, 0

@@ -44,6 +44,13 @@ std::optional<size_t> position(int64_t index, size_t size) {
   return static_cast<size_t>(index < 0 ? index + length : index);
 }
 
+// Whether Jinja computes it before rendering, where a wrong slice is undefined and not an error.
+bool is_constant(const Expr& expr) {
+  if (expr.kind == Expr::Kind::name || expr.kind == Expr::Kind::call) return false;
+  return std::all_of(expr.args.begin(), expr.args.end(),
+                     [](const ExprPtr& arg) { return arg == nullptr || is_constant(*arg); });
+}
+
 Value make_method(const Value& object, const std::string& name) {
   auto method = std::make_shared<Callable>();
   method->kind = Callable::Kind::method;
@@ -187,6 +194,7 @@ Value Evaluator::eval_slice(const Expr& expr) {
   if (object.is_undefined()) {
     fail("\"" + object.undefined_name() + "\" is undefined", expr.offset);
   }
+  if (wrong && is_constant(expr)) return Value(Undefined{"a slice"});
   if (wrong) fail("a slice with a bound that is no integer", expr.offset);
   const int64_t step = step_part.value_or(1);
   const List* list = object.list();
@@ -194,6 +202,7 @@ Value Evaluator::eval_slice(const Expr& expr) {
   const bool cuts = text != nullptr || (list != nullptr && (list->kind == List::Kind::list ||
                                                             list->kind == List::Kind::tuple ||
                                                             list->kind == List::Kind::range));
+  if (!cuts && is_constant(expr)) return Value(Undefined{"a slice"});
   if (!cuts) fail("a slice of " + std::string(object.kind()), expr.offset);
   if (step == 0) fail("a slice with step 0", expr.offset);
   if (list != nullptr) {

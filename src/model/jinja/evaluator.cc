@@ -204,7 +204,7 @@ void Evaluator::bind(const Target& target, const Value& value, size_t offset) {
   budget_.pay_step(offset);
   if (!target.is_tuple) {
     if (target.attribute.empty()) return assign(target.name, value);
-    const Value object = lookup(target.name);
+    const Value object = lookup(target.name, offset);
     if (object.ns() == nullptr) {
       fail("\"" + target.name + "\" is " + std::string(object.kind()) +
                "; only a namespace has attributes to set",
@@ -321,7 +321,7 @@ Value Evaluator::call_loop(const Loop& loop, Args& args, size_t offset) {
 
 // --- variables ---
 
-Value Evaluator::lookup(const std::string& name) const {
+Value Evaluator::lookup(const std::string& name, size_t offset) const {
   for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
     for (const auto& variable : scope->variables) {
       if (variable.first == name) return variable.second;
@@ -332,6 +332,7 @@ Value Evaluator::lookup(const std::string& name) const {
     function->name = name;
     return Value(std::move(function));
   }
+  if (name == "self") refuse("\"self\" is not supported", offset);
   return Value(Undefined{name});
 }
 

@@ -97,7 +97,7 @@ class Evaluator {
   void bind_parameters(const MacroCode& macro, Args& args, size_t offset);
   Value call_loop(const Loop& loop, Args& args, size_t offset);
 
-  Value lookup(const std::string& name) const;
+  Value lookup(const std::string& name, size_t offset) const;
   void assign(const std::string& name, Value value);
 
   Value eval(const Expr& expr);

@@ -22,7 +22,7 @@ Value Evaluator::eval(const Expr& expr) {
     case Expr::Kind::dict:
       return eval_dict(expr);
     case Expr::Kind::name:
-      return lookup(expr.name);
+      return lookup(expr.name, expr.offset);
     case Expr::Kind::attribute:
       return attribute(eval(*expr.args[0]), expr.name, expr.offset);
     case Expr::Kind::index: {
@@ -114,7 +114,8 @@ Args Evaluator::eval_args(const Expr& expr) {
 
 // The first filter of a block has no expression of its own: it is applied to `body_`.
 Value Evaluator::eval_filter(const Expr& expr) {
-  const Value object = expr.args[0] != nullptr ? eval(*expr.args[0]) : std::exchange(body_, Value());
+  const Value object =
+      expr.args[0] != nullptr ? eval(*expr.args[0]) : std::exchange(body_, Value());
   return apply_filter(expr.name, object, eval_args(expr), expr.offset);
 }
 
@@ -166,8 +167,7 @@ Value Evaluator::apply_filter(const std::string& name, const Value& object, Args
   return filter({"filter", name, object, args, offset, *this, budget_});
 }
 
-bool Evaluator::apply_test(const std::string& name, const Value& object, Args args,
-                           size_t offset) {
+bool Evaluator::apply_test(const std::string& name, const Value& object, Args args, size_t offset) {
   const Builtin test = find_test(name);
   if (test == nullptr) refuse("the test \"" + name + "\" is not supported", offset);
   budget_.pay_step(offset);

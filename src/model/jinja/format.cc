@@ -53,8 +53,8 @@ std::string digits_of(uint64_t value, int base, bool upper) {
   std::string digits;
   do {
     const auto digit = static_cast<char>(value % static_cast<uint64_t>(base));
-    digits.insert(digits.begin(), static_cast<char>(digit < 10 ? '0' + digit
-                                                               : (upper ? 'A' : 'a') + digit - 10));
+    digits.insert(digits.begin(),
+                  static_cast<char>(digit < 10 ? '0' + digit : (upper ? 'A' : 'a') + digit - 10));
     value /= static_cast<uint64_t>(base);
   } while (value > 0);
   return digits;
@@ -74,8 +74,7 @@ std::string grouped(std::string digits, char separator, size_t group) {
 Text with_width(const Text& prefix, const Text& body, const Spec& spec, char default_align) {
   Text whole = prefix;
   whole.append(body);
-  const int64_t missing =
-      spec.width - static_cast<int64_t>(count_chars(whole.bytes()));
+  const int64_t missing = spec.width - static_cast<int64_t>(count_chars(whole.bytes()));
   if (missing <= 0) return whole;
   const char align = spec.align != '\0' ? spec.align : default_align;
   const int64_t before = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
@@ -120,9 +119,10 @@ class PercentFormat {
       pos_ = percent;
       if (pos_ < bytes_.size()) convert();
     }
-    const bool all_used = tuple_ != nullptr ? next_ == tuple_->items.size()
-                                            : next_ > 0 || used_names_ || values_.dict() != nullptr ||
-                                                  values_.list() != nullptr;
+    const bool all_used = tuple_ != nullptr
+                              ? next_ == tuple_->items.size()
+                              : next_ > 0 || used_names_ || values_.dict() != nullptr ||
+                                    values_.list() != nullptr || values_.is_undefined();
     if (!all_used) fail("not all arguments of \"%\" are used", offset_);
     return std::move(result_).with_markup(text_.markup());
   }
@@ -163,7 +163,8 @@ class PercentFormat {
       pos_ = end + 1;
     }
     Spec spec;
-    for (; pos_ < bytes_.size() && std::string_view("-+ 0#").find(bytes_[pos_]) != std::string::npos;
+    for (;
+         pos_ < bytes_.size() && std::string_view("-+ 0#").find(bytes_[pos_]) != std::string::npos;
          ++pos_) {
       const char c = bytes_[pos_];
       if (c == '-') spec.align = '<';
@@ -180,14 +181,15 @@ class PercentFormat {
       ++pos_;
       spec.precision = static_cast<int>(std::max<int64_t>(0, read_size()));
     }
-    while (pos_ < bytes_.size() && std::string_view("hlL").find(bytes_[pos_]) != std::string::npos) {
+    while (pos_ < bytes_.size() &&
+           std::string_view("hlL").find(bytes_[pos_]) != std::string::npos) {
       ++pos_;
     }
     if (pos_ >= bytes_.size()) fail("a \"%\" without a kind", offset_);
     spec.type = bytes_[pos_++];
-    budget_.pay(static_cast<size_t>(spec.width) + static_cast<size_t>(std::max(0, spec.precision)) +
-                    64,
-                offset_);
+    budget_.pay(
+        static_cast<size_t>(spec.width) + static_cast<size_t>(std::max(0, spec.precision)) + 64,
+        offset_);
     if (spec.type == '%') return result_.append("%", true);
     if (!value) value = next_value();
     append(*value, spec);
@@ -198,9 +200,9 @@ class PercentFormat {
       case 's':
       case 'r':
       case 'a':
-        return append_text(spec.type == 's' ? to_text(value, offset_, budget_)
-                                            : to_repr(value, offset_, budget_),
-                           spec);
+        return append_text(
+            spec.type == 's' ? to_text(value, offset_, budget_) : to_repr(value, offset_, budget_),
+            spec);
       case 'c':
         return append_char(value, spec);
       case 'd':
@@ -383,8 +385,11 @@ Text format_integer(int64_t value, Spec spec, size_t offset) {
     internal::append_utf8(static_cast<uint32_t>(value), bytes);
     return with_width(Text(), Text(std::move(bytes), true), spec, '<');
   }
-  const int base = spec.type == 'd' ? 10 : spec.type == 'o' ? 8 : spec.type == 'b' ? 2
-                   : spec.type == 'x' || spec.type == 'X' ? 16 : 0;
+  const int base = spec.type == 'd'                       ? 10
+                   : spec.type == 'o'                     ? 8
+                   : spec.type == 'b'                     ? 2
+                   : spec.type == 'x' || spec.type == 'X' ? 16
+                                                          : 0;
   if (base == 0) {
     fail("\"format\" does not know the kind \"" + std::string(1, spec.type) + "\" of an integer",
          offset);
@@ -461,8 +466,9 @@ class BraceFormat {
     const std::string first = name.substr(0, end);
     Value value;
     if (first.empty() || first.find_first_not_of("0123456789") == std::string::npos) {
-      const size_t index = first.empty() ? next_++ : static_cast<size_t>(std::min<uint64_t>(
-                                                         SIZE_MAX / 2, number_of(first)));
+      const size_t index =
+          first.empty() ? next_++
+                        : static_cast<size_t>(std::min<uint64_t>(SIZE_MAX / 2, number_of(first)));
       if (index >= call_.args.plain.size()) call_.wrong("lacks an argument");
       value = call_.args.plain[index];
     } else {
@@ -474,7 +480,8 @@ class BraceFormat {
     for (size_t pos = end; pos < name.size();) {
       if (name[pos] == '.') {
         const size_t next = std::min(name.find_first_of(".[", pos + 1), name.size());
-        value = call_.evaluator.attribute(value, name.substr(pos + 1, next - pos - 1), call_.offset);
+        value =
+            call_.evaluator.attribute(value, name.substr(pos + 1, next - pos - 1), call_.offset);
         pos = next;
       } else {
         const size_t close = name.find(']', pos);

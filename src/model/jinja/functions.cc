@@ -131,8 +131,8 @@ Value strftime_now(const Call& call) {
   if (locale == nullptr) refuse("no memory for the locale of \"strftime_now\"", call.offset);
   // "%" widths such as %1000d can make the result longer than the format; strftime then gives 0.
   std::string result(format.size() * 64 + 256, '\0');
-  const size_t size = strftime_l(result.data(), result.size(), (format + " ").c_str(),
-                                 &now.calendar, locale);
+  const size_t size =
+      strftime_l(result.data(), result.size(), (format + " ").c_str(), &now.calendar, locale);
   freelocale(locale);
   if (size == 0) refuse("this format of \"strftime_now\" is not supported", call.offset);
   result.resize(size - 1);
@@ -140,9 +140,12 @@ Value strftime_now(const Call& call) {
 }
 
 constexpr NamedBuiltin kFunctions[] = {
-    {"cycler", cycler_function},       {"dict", dict_function},
-    {"joiner", joiner_function},       {"namespace", namespace_function},
-    {"raise_exception", raise_exception}, {"range", range_function},
+    {"cycler", cycler_function},
+    {"dict", dict_function},
+    {"joiner", joiner_function},
+    {"namespace", namespace_function},
+    {"raise_exception", raise_exception},
+    {"range", range_function},
     {"strftime_now", strftime_now},
     {"lipsum",
      [](const Call& call) -> Value {

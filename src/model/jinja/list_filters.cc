@@ -88,6 +88,7 @@ Value first_filter(const Call& call) {
   call.bind({});
   if (const List* list = call.object.list();
       list != nullptr && list->kind == List::Kind::generator) {
+    if (!list->error.empty()) fail(list->error, call.offset);
     if (list->taken < list->items.size()) return list->items[list->taken++];
     return Value(Undefined{"first of something empty"});
   }
@@ -134,7 +135,11 @@ std::vector<Value> pairs_of(const Call& call, const Dict& dict) {
 Value items_filter(const Call& call) {
   call.bind({});
   if (call.object.is_undefined()) return generator(call, {});
-  if (call.object.dict() == nullptr) call.wrong_object();
+  if (call.object.dict() == nullptr) {
+    List failing{.items = {}, .kind = List::Kind::generator};
+    failing.error = call.title() + " of " + std::string(call.object.kind());
+    return Value(std::move(failing));
+  }
   return generator(call, pairs_of(call, *call.object.dict()));
 }
 
@@ -186,8 +191,8 @@ Value reverse_filter(const Call& call) {
     for (const Value& item : items) text.append(*item.text());
     return Value(std::move(text));
   }
-  const bool once = call.object.list() != nullptr &&
-                    call.object.list()->kind == List::Kind::generator;
+  const bool once =
+      call.object.list() != nullptr && call.object.list()->kind == List::Kind::generator;
   return once ? call.evaluator.make_list(std::move(items), List::Kind::list, call.offset)
               : generator(call, std::move(items));
 }
@@ -354,9 +359,8 @@ Value map_filter(const Call& call) {
   std::vector<Value> result;
   Args& args = call.args;
   const bool by_attribute =
-      args.plain.empty() && std::any_of(args.named.begin(), args.named.end(), [](const auto& item) {
-        return item.first == "attribute";
-      });
+      args.plain.empty() && std::any_of(args.named.begin(), args.named.end(),
+                                        [](const auto& item) { return item.first == "attribute"; });
   if (by_attribute) {
     const auto named = call.bind({"attribute", "default"});
     const std::vector<Value> path = path_of(named[0]);
@@ -388,8 +392,8 @@ Value select_filter(const Call& call, bool keep, bool by_attribute) {
   for (const Value& item : items_of(call)) {
     const Value tested = follow(call, item, path);
     call.budget.pay_values(call.args.plain.size(), call.offset);
-    const bool holds = by_test ? call.evaluator.apply_test(test, tested, call.args, call.offset)
-                               : tested.truthy();
+    const bool holds =
+        by_test ? call.evaluator.apply_test(test, tested, call.args, call.offset) : tested.truthy();
     if (holds == keep) result.push_back(item);
   }
   return generator(call, std::move(result));

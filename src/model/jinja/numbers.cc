@@ -20,7 +20,9 @@ std::optional<std::string> without_underscores(std::string_view text) {
       result.push_back(text[i]);
       continue;
     }
-    const auto is_part = [](char c) { return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z'); };
+    const auto is_part = [](char c) {
+      return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+    };
     if (i == 0 || i + 1 == text.size() || !is_part(text[i - 1]) || !is_part(text[i + 1])) {
       return std::nullopt;
     }
@@ -53,7 +55,8 @@ ParsedInteger parse_integer(std::string_view text, int base) {
   const auto [at, error] = std::from_chars(digits->data(), end, value, base);
   if (at != end) return {};
   const uint64_t limit = static_cast<uint64_t>(INT64_MAX) + (negative ? 1 : 0);
-  if (error == std::errc::result_out_of_range || value > limit) return {.value = {}, .overflow = true};
+  if (error == std::errc::result_out_of_range || value > limit)
+    return {.value = {}, .overflow = true};
   if (error != std::errc()) return {};
   return {.value = static_cast<int64_t>(negative ? 0 - value : value)};
 }

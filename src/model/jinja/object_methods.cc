@@ -16,9 +16,8 @@ constexpr std::string_view kUnsafeOfLists[] = {"append", "clear",  "extend",  "i
 constexpr std::string_view kUnsafeOfDicts[] = {"clear", "pop", "popitem", "setdefault", "update"};
 constexpr std::string_view kOfDicts[] = {"get", "items", "keys", "values", "copy"};
 constexpr std::string_view kOfLists[] = {"count", "index"};
-constexpr std::string_view kUnknownOfTexts[] = {"casefold",      "encode",    "format_map",
-                                                "isidentifier",  "isprintable", "maketrans",
-                                                "translate"};
+constexpr std::string_view kUnknownOfTexts[] = {
+    "casefold", "encode", "format_map", "isidentifier", "isprintable", "maketrans", "translate"};
 
 template <size_t N>
 bool among(const std::string_view (&names)[N], std::string_view name) {
@@ -131,7 +130,7 @@ Value call_list_method(const Call& call) {
   if (const double* real = call.object.real()) {
     call.bind({});
     return Value(*real == static_cast<double>(static_cast<int64_t>(
-                             *real >= -0x1p62 && *real <= 0x1p62 ? *real : 0)) ||
+                              *real >= -0x1p62 && *real <= 0x1p62 ? *real : 0)) ||
                  *real > 0x1p62 || *real < -0x1p62);
   }
   const std::vector<Value>& items = call.object.list()->items;
@@ -144,8 +143,10 @@ Value call_list_method(const Call& call) {
   const auto args = call.bind({"value", "start", "stop"}, 1);
   if (call.name == "count") {
     if (args[1]) call.wrong("with more than one argument");
-    return Value(static_cast<int64_t>(std::count_if(
-        items.begin(), items.end(), [&](const Value& item) { return equal(item, *args[0], pay); })));
+    return Value(
+        static_cast<int64_t>(std::count_if(items.begin(), items.end(), [&](const Value& item) {
+          return equal(item, *args[0], pay);
+        })));
   }
   const auto length = static_cast<int64_t>(items.size());
   const auto bound = [&](const std::optional<Value>& value, int64_t absent) {

@@ -283,6 +283,7 @@ bool Evaluator::contains(const Value& container, const Value& item, size_t offse
     return find_bytes(text->bytes(), item.text()->bytes(), 0) != std::string::npos;
   }
   if (const List* list = container.list()) {
+    if (!list->error.empty()) fail(list->error, offset);
     for (size_t i = list->taken; i < list->items.size(); ++i) {
       if (list->kind == List::Kind::generator) list->taken = i + 1;
       if (equal(item, list->items[i], pay)) return true;

@@ -319,15 +319,15 @@ ExprPtr Parser::parse_subscript(ExprPtr object) {
     if (subscript == nullptr) {
       if (tuple || !at_op("]")) fail("a slice beside other subscripts", offset);
       next();
-      return node(Expr::Kind::slice, offset,
-                  pack(std::move(object), std::move(parts[0]), std::move(parts[1]),
-                       std::move(parts[2])));
+      return node(
+          Expr::Kind::slice, offset,
+          pack(std::move(object), std::move(parts[0]), std::move(parts[1]), std::move(parts[2])));
     }
     subscripts.push_back(std::move(subscript));
   }
   if (subscripts.empty()) fail("an empty subscript", offset);
-  ExprPtr index = tuple ? node(Expr::Kind::tuple, offset, std::move(subscripts))
-                        : std::move(subscripts[0]);
+  ExprPtr index =
+      tuple ? node(Expr::Kind::tuple, offset, std::move(subscripts)) : std::move(subscripts[0]);
   return node(Expr::Kind::index, offset, pack(std::move(object), std::move(index)));
 }
 

@@ -120,7 +120,12 @@ Stmt Parser::parse_tag(const std::string& tag, size_t offset) {
   }
   if (tag == "print") {
     Stmt stmt{.kind = Stmt::Kind::print, .offset = offset};
-    stmt.expr = parse_tuple(true);
+    // Several expressions are printed one after the other.
+    std::vector<ExprPtr> parts;
+    do {
+      parts.push_back(parse_expression());
+    } while (accept_op(","));
+    stmt.expr = node(Expr::Kind::concat, offset, std::move(parts));
     expect_block_end();
     return stmt;
   }
@@ -197,7 +202,6 @@ Target Parser::parse_target(bool in_for, bool attributes) {
   Target tuple{.is_tuple = true};
   tuple.parts.push_back(std::move(first));
   while (accept_op(",")) {
-    if (here().kind != TokenKind::name && !at_op("(")) break;
     if (in_for && at_name("in")) break;
     tuple.parts.push_back(parse_target_part(attributes));
   }

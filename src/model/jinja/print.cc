@@ -189,6 +189,7 @@ std::vector<Value> to_items(const Value& value, size_t offset, Budget& budget) {
   if (value.is_undefined()) return {};
   if (const List* list = value.list()) {
     budget.pay_values(list->items.size(), offset);
+    if (!list->error.empty()) fail(list->error, offset);
     if (list->kind != List::Kind::generator) return list->items;
     const auto from = list->items.begin() + static_cast<ptrdiff_t>(list->taken);
     list->taken = list->items.size();

@@ -29,8 +29,7 @@ bool is_indexed(const Value& value) {
 }
 
 Value modulo_test(const Call& call, const Value& divisor, int64_t rest) {
-  const Value result =
-      call.evaluator.binary(BinaryOp::modulo, call.object, divisor, call.offset);
+  const Value result = call.evaluator.binary(BinaryOp::modulo, call.object, divisor, call.offset);
   return Value(call.evaluator.compare(CompareOp::eq, result, Value(rest), call.offset));
 }
 
@@ -69,8 +68,7 @@ constexpr NamedBuiltin kTests[] = {
     {">", compare_test<CompareOp::gt>},
     {">=", compare_test<CompareOp::ge>},
     {"boolean", plain_test<[](const Value& v) { return v.boolean() != nullptr; }>},
-    {"callable",
-     plain_test<[](const Value& v) {
+    {"callable", plain_test<[](const Value& v) {
        return v.loop() != nullptr ||
               (v.callable() != nullptr && v.callable()->kind != Callable::Kind::cycler) ||
               v.is_undefined();
@@ -99,8 +97,7 @@ constexpr NamedBuiltin kTests[] = {
     {"gt", compare_test<CompareOp::gt>},
     {"in", compare_test<CompareOp::in>},
     {"integer", plain_test<[](const Value& v) { return v.integer() != nullptr; }>},
-    {"iterable",
-     plain_test<[](const Value& v) {
+    {"iterable", plain_test<[](const Value& v) {
        return v.text() != nullptr || v.list() != nullptr || v.dict() != nullptr ||
               v.is_undefined() || v.loop() != nullptr;
      }>},
@@ -118,8 +115,7 @@ constexpr NamedBuiltin kTests[] = {
        return modulo_test(call, Value(int64_t{2}), 1);
      }},
     {"sameas", same_as},
-    {"sequence",
-     plain_test<[](const Value& v) { return is_indexed(v) || v.is_undefined(); }>},
+    {"sequence", plain_test<[](const Value& v) { return is_indexed(v) || v.is_undefined(); }>},
     {"string", plain_test<[](const Value& v) { return v.text() != nullptr; }>},
     {"test",
      [](const Call& call) {

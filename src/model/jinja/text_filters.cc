@@ -40,8 +40,8 @@ Text jinja_title(const Text& text) {
   const std::vector<size_t> offsets = char_offsets(text.bytes());
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     const Text c = text.substr(offsets[i], offsets[i + 1]);
-    const bool cut = c.size() == 1 && std::string_view("-({[<").find(c.bytes()[0]) !=
-                                          std::string_view::npos;
+    const bool cut =
+        c.size() == 1 && std::string_view("-({[<").find(c.bytes()[0]) != std::string_view::npos;
     if (cut || all_of_kind(c.bytes(), CharKind::space)) {
       result.append(c);
       first = true;
@@ -164,7 +164,8 @@ void append_quoted(const Text& text, bool slash_is_safe, Text& out) {
 Value urlencode_filter(const Call& call) {
   call.bind({});
   Text result;
-  if (call.object.text() != nullptr || (call.object.dict() == nullptr && call.object.list() == nullptr)) {
+  if (call.object.text() != nullptr ||
+      (call.object.dict() == nullptr && call.object.list() == nullptr)) {
     const Text text = object_text(call);
     call.pay(3 * text.size());
     append_quoted(text, true, result);
@@ -331,8 +332,7 @@ Value format_filter(const Call& call) {
     }
     return Value(format_percent(text, Value(std::move(dict)), call.offset, call.budget));
   }
-  const Value values =
-      call.evaluator.make_list(call.args.plain, List::Kind::tuple, call.offset);
+  const Value values = call.evaluator.make_list(call.args.plain, List::Kind::tuple, call.offset);
   return Value(format_percent(text, values, call.offset, call.budget));
 }
 

@@ -80,8 +80,8 @@ Value partition(const Call& call, bool from_right) {
   const std::string& separator = to_string_arg(call, *args[0], "sep").bytes();
   if (separator.empty()) call.wrong("at an empty string");
   call.budget.pay_text(text, call.offset);
-  const size_t at = from_right ? text.bytes().rfind(separator)
-                               : find_bytes(text.bytes(), separator, 0);
+  const size_t at =
+      from_right ? text.bytes().rfind(separator) : find_bytes(text.bytes(), separator, 0);
   std::vector<Value> parts;
   if (at == std::string::npos) {
     parts = {Value(text), Value(Text()), Value(Text())};
@@ -145,8 +145,8 @@ Value pad_method(const Call& call, size_t left_share_percent) {
   const auto args = plain_args(call, {"width", "fillchar"}, 1);
   const Text fill = args[1] ? to_string_arg(call, *args[1], "fillchar") : Text(" ", true);
   if (count_chars(fill.bytes()) != 1) call.wrong("needs one character to fill with");
-  return padded(call, *call.object.text(), to_integer(call, *args[0], "width"),
-                left_share_percent, fill);
+  return padded(call, *call.object.text(), to_integer(call, *args[0], "width"), left_share_percent,
+                fill);
 }
 
 Value zfill_method(const Call& call) {
@@ -208,7 +208,8 @@ Value is_alnum(const Call& call) {
   const std::string& bytes = call.object.text()->bytes();
   const std::vector<size_t> offsets = char_offsets(bytes);
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-    const std::string_view c = std::string_view(bytes).substr(offsets[i], offsets[i + 1] - offsets[i]);
+    const std::string_view c =
+        std::string_view(bytes).substr(offsets[i], offsets[i + 1] - offsets[i]);
     if (!all_of_kind(c, CharKind::alpha) && !all_of_kind(c, CharKind::numeric)) return Value(false);
   }
   return Value(!bytes.empty());
@@ -319,11 +320,11 @@ Value replaced(const Call& call, const Text& text, const Text& from, const Text&
                int64_t count) {
   // Count first, so that a result too long is never built.
   call.budget.pay_text(text, call.offset);
-  const size_t places = from.empty() ? count_chars(text.bytes()) + 1
-                                     : find_all(text.bytes(), from.bytes()).size();
+  const size_t places =
+      from.empty() ? count_chars(text.bytes()) + 1 : find_all(text.bytes(), from.bytes()).size();
   call.pay(places * (to.cost() + sizeof(Text::Run)));
-  return Value(replace(text, from.bytes(), to,
-                       count < 0 ? std::nullopt : std::optional<int64_t>(count)));
+  return Value(
+      replace(text, from.bytes(), to, count < 0 ? std::nullopt : std::optional<int64_t>(count)));
 }
 
 Builtin find_text_method(std::string_view name) { return find_builtin(kMethods, name); }

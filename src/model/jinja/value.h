@@ -97,6 +97,7 @@ struct List {
   int64_t step = 1;      // of a range
   int depth = 1;
   mutable size_t taken = 0;  // by readers of a generator
+  std::string error{};       // of a generator that fails when it is read
 };
 
 // Which keys of the messages a rendering looked at.
