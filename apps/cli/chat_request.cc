@@ -123,6 +123,18 @@ Result<std::vector<ChatMessage>> to_messages(ChatValue value, const std::string&
       return Status(StatusCode::corrupt,
                     path + ": message " + number + " has no \"role\" that is a string");
     }
+    if (object->size() == 1) {
+      return Status(StatusCode::corrupt,
+                    path + ": message " + number + " holds nothing but its role; give \"content\"");
+    }
+    for (const auto& [key, member] : *object) {
+      if (key == "content" && !member.is_null() &&
+          !std::holds_alternative<std::string>(member.data) &&
+          !std::holds_alternative<ChatArray>(member.data)) {
+        return Status(StatusCode::corrupt, path + ": \"content\" of message " + number +
+                                               " is neither text, an array of parts nor null");
+      }
+    }
     messages.emplace_back(std::move(*object));
   }
   return messages;

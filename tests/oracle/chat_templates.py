@@ -5,6 +5,7 @@ A refusal of kvik that says "nothing reads" is right if, and only if, jinja2 giv
 """
 import concurrent.futures
 import datetime
+import functools
 import json
 import pathlib
 import re
@@ -83,10 +84,15 @@ CHATS = {
 }
 
 
+@functools.cache
+def compiled(text):
+    return ENVIRONMENT.from_string(text)
+
+
 def by_jinja(text, request):
     values = {"tools": None, "documents": None, "bos_token": "<s>", "eos_token": "</s>", **request}
     try:
-        return ENVIRONMENT.from_string(text).render(**values)
+        return compiled(text).render(**values)
     except Exception as error:  # whatever Python raises, the template has failed
         return error
 
