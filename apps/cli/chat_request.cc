@@ -123,7 +123,8 @@ Result<std::vector<ChatMessage>> to_messages(ChatValue value, const std::string&
       return Status(StatusCode::corrupt,
                     path + ": message " + number + " has no \"role\" that is a string");
     }
-    if (object->size() == 1) {
+    // An assistant may have said nothing.
+    if (object->size() == 1 && std::get<std::string>(role->second.data) != "assistant") {
       return Status(StatusCode::corrupt,
                     path + ": message " + number + " holds nothing but its role; give \"content\"");
     }
