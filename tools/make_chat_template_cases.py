@@ -3,10 +3,11 @@
 
 Usage: make_chat_template_cases.py OUT. Needs the PyPI package jinja2 (committed file: 3.1.6).
 Each line: name, template, messages, add_generation_prompt, bos_token, eos_token, variables, and
-either "output" or "error": true. "kind" is "whole" and "piece" (written by hand: the subset must
-give the same) or "random" (the subset may refuse, but never differ). The templates of files *.jinja
+either "output" or "error": true. "kind" is "whole" and "piece" (written by hand: we must
+give the same) or "random" (we may refuse, but never differ). The templates of files *.jinja
 beside OUT come last, as "whole".
 """
+import datetime
 import json
 import pathlib
 import random
@@ -14,7 +15,9 @@ import re
 import sys
 import warnings
 
+from jinja2 import nodes
 from jinja2.exceptions import TemplateError
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
@@ -27,9 +30,24 @@ def raise_exception(message):
     raise TemplateError(message)
 
 
-ENVIRONMENT = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+class Generation(Extension):
+    """The tag that marks what an assistant wrote; it prints its body."""
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
+
+    def _same(self, caller):
+        return caller()
+
+
+ENVIRONMENT = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                            extensions=[Generation, loopcontrols])
 ENVIRONMENT.filters["tojson"] = tojson
 ENVIRONMENT.globals["raise_exception"] = raise_exception
+ENVIRONMENT.globals["strftime_now"] = datetime.datetime(2024, 7, 26, 9, 5, 7).strftime
 
 CHAT = [
     {"role": "system", "content": "  Be brief. \n"},
@@ -280,6 +298,130 @@ kept{% endif %}
 {% set x 1 %}
 {{ a b }}
 {# open
+"""
+
+PIECES += r"""
+{{ 1.5 }} {{ 1e3 }} {{ 1.0 }} {{ 1e16 }} {{ 1e-5 }} {{ 0.1 + 0.2 }} {{ 1/3 }} {{ 2.5e-10 }} {{ 123456789012345678.0 }} {{ -0.0 }} {{ 1_0.5_0 }} {{ 1E5 }} {{ 100 / 10 }}
+{{ 0x1F }} {{ 0b101 }} {{ 0o17 }} {{ 0xdead_beef }} {{ 00 }}
+{{ 2 ** 3 }} {{ 2 ** -1 }} {{ 2 ** 0.5 }} {{ 2 ** 3 ** 2 }} {{ -2 ** 2 }} {{ 7.5 // 2 }} {{ -7.5 % 2 }} {{ 7 % -2.5 }} {{ 1.5 * 2 }} {{ true / 2 }} {{ 10 // 3.0 }} {{ -7 // 2.0 }}
+{{ 1 / 0 }}
+{{ 1.0 // 0 }}
+{{ 0 ** -1 }}
+{{ 1 == 1.0 }} {{ 1 < 1.5 }} {{ 2 in [2.0] }} {{ {1: 'a'}[1.0] }} {{ 1.0 is number }} {{ 1.0 is integer }} {{ 1.0 is float }} {{ true is float }}
+{{ (1, 2) }} {{ (1,) }} {{ () }} {{ 1, 2 }} {{ [1, 'a', none, true, 1.5] }} {{ {'a': 1, 'b': [1, {'c': none}]} }} {{ 'x', }} {{ ((1, 2), 3)[0][1] }} {{ (1, 2) + (3,) }} {{ (1, 2) * 2 }} {{ [0] * 3 }} {{ 'ab' * 2 }} {{ 2 * 'ab' }} {{ 'a' * -1 }}|
+{{ ["it's", 'say "x"', 'both \' and "', 'a\nb\tc\\', '\x00\x7f\u00a0\u200b\u00e9'] }}
+{{ messages[1] }}
+{{ [1] + (2,) }}
+{{ (1, 2) == (1, 2) }} {{ (1, 2) == [1, 2] }} {{ (1, 2) < (1, 3) }} {{ [1, 'a'] < [2, 1] }} {{ (1, 2) is sequence }} {{ (1,) is iterable }}
+{{ [1, 2] < 3 }}
+{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set (c, d) = 'xy' %}{{ c }}{{ d }}{% set a, b = b, a %}{{ a }}{{ b }}
+{% set a, b = [1] %}
+{% for a, (b, c) in [(1, (2, 3))] %}{{ a }}{{ b }}{{ c }}{% endfor %}{% for (a, b) in {'x': 1}.items() %}{{ a }}{{ b }}{% endfor %}
+{% set ns = namespace(a=1) %}{% set ns.a, ns.b = 2, 3 %}{{ ns.a }}{{ ns.b }}{% set ns.c %}x{% endset %}{{ ns.c }}
+{% set ns = namespace({'a': 1}, b=2) %}{{ ns.a }}{{ ns.b }}{{ ns['b'] }}{{ ns }}
+{% macro m(a, b=2, c='x') %}[{{ a }}{{ b }}{{ c }}]{% endmacro %}{{ m(1) }}{{ m(1, 3) }}{{ m(1, c='y') }}{{ m(b=1, a=0) }}{{ m() }}{{ m.name }}
+{% macro m(a) %}{{ a }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, x=4) }}{{ m() }}
+{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}
+{% macro m(a) %}{{ a }}{% endmacro %}{{ m(b=2) }}
+{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, a=2) }}
+{% macro m(a, b=a) %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }}{{ m(*[1, 2]) }}{{ m(**{'a': 3}) }}
+{% macro m() %}<{{ caller() }}>{% endmacro %}{% call m() %}x{{ word }}{% endcall %}{% macro n() %}{{ caller(1, 2) }}{% endmacro %}{% call(a, b=5) n() %}{{ a }}{{ b }}{% endcall %}
+{% macro m() %}x{% endmacro %}{% call m() %}y{% endcall %}
+{% macro m(n) %}{{ n }}{% if n > 0 %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(4) }}
+{% macro m() %}{{ x }}{{ count }}{% endmacro %}{% set x = 1 %}{{ m() }}{% set x = 2 %}{{ m() }}{% for x in [5] %}{{ m() }}{% endfor %}
+{% macro m() %}{% set y = 1 %}{{ y }}{% endmacro %}{{ m() }}{{ y is defined }}
+{% filter upper %}a{{ word }}{% endfilter %}{% filter replace('a', 'b')|upper %}aac{% endfilter %}{% set x | upper | trim %} abc {% endset %}{{ x }}
+{% with a = 1, b = 2 %}{{ a + b }}{% endwith %}{{ a is defined }}{% with %}{% set q = 1 %}{% endwith %}{{ q is defined }}
+{% for i in range(10) %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 5 %}{% break %}{% endif %}{{ i }}{% else %}e{% endfor %}{% for i in range(3) %}{% for j in range(3) %}{% if j == 1 %}{% break %}{% endif %}{{ i }}{{ j }} {% endfor %}{% endfor %}
+{% generation %}a{% set z = 1 %}{% endgeneration %}{{ z is defined }}
+{% for x in [{'n': 1, 'c': [{'n': 2, 'c': [{'n': 3}]}, {'n': 4}]}] recursive %}{{ x.n }}d{{ loop.depth }}{{ loop.depth0 }}{% if x.c %}({{ loop(x.c) }}){% endif %}{% endfor %}
+{% for x in [1, 1, 2, 2, 1] %}{{ loop.changed(x) }}{{ loop.cycle('a', 'b') }}{% endfor %}
+{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.current }}{{ c.next() }}{{ c.next() }}{{ c.reset() }}{{ c.current }}{% set j = joiner('; ') %}{{ j() }}x{{ j() }}y
+{{ range(5) | list }} {{ range(1, 4) | join }} {{ range(5, 0, -2) | list }} {{ range(3) }} {{ range(10)[2:5] | list }} {{ 3 in range(5) }} {{ range(4) | length }} {{ range(3)[-1] }}
+{{ dict(a=1, b=2) }} {{ dict({'x': 1}, y=2) }} {{ dict([('a', 1)]) }} {{ {1: 'a', none: 'b', true: 'c', (1, 2): 'd'} }}
+{{ {[1]: 2} }}
+{{ [1, 2, 3, 4, 5][::2] }} {{ [1, 2, 3][::-1] }} {{ 'abcdef'[1:5:2] }} {{ (1, 2, 3)[1:] }} {{ [1, 2, 3][-2:] }} {{ 'abc'[::-1] }}
+{{ [3, 1, 2] | sort }} {{ ['b', 'A', 'c'] | sort }} {{ ['b', 'A', 'c'] | sort(case_sensitive=true) }} {{ [3, 1, 2] | sort(reverse=true) }} {{ [{'a': 2}, {'a': 1}] | sort(attribute='a') }} {{ [{'a': 1, 'b': 2}, {'a': 1, 'b': 1}] | sort(attribute='a,b') }} {{ 'cab' | sort }}
+{{ [1, 'a'] | sort }}
+{{ [1, 2, 1, 'A', 'a'] | unique | list }} {{ [{'a': 1}, {'a': 1}] | unique(attribute='a') | list }}
+{{ {'b': 1, 'A': 3, 'c': 2} | dictsort }} {{ {'b': 1, 'a': 2} | dictsort(by='value') }} {{ {'b': 1, 'a': 2} | dictsort(reverse=true) }} {{ {'b': 1, 'A': 3} | dictsort(true) }}
+{% for g in [{'k': 'x', 'v': 1}, {'k': 'y', 'v': 2}, {'k': 'x', 'v': 3}] | groupby('k') %}{{ g.grouper }}={{ g.list | map(attribute='v') | join(',') }};{{ g[0] }}{% endfor %}{% for k, l in messages | groupby('role') %}{{ k }}{{ l | length }}{% endfor %}
+{{ messages | map(attribute='role') | list }} {{ messages | map(attribute='x', default='d') | join(',') }} {{ ['a', 'b'] | map('upper') | join }} {{ [1.5, 2.7] | map('int') | list }} {{ ['a'] | map('replace', 'a', 'b') | list }} {{ [[1, 2], [3]] | map('length') | sum }}
+{{ messages | selectattr('role', 'equalto', 'user') | list | length }} {{ messages | rejectattr('role', 'eq', 'user') | map(attribute='role') | join(',') }} {{ messages | selectattr('x') | list }} {{ messages | selectattr('role', 'in', ['user', 'system']) | list | length }} {{ [1, 2, 3, 4] | select('odd') | list }} {{ [0, 1, '', 'a'] | select | list }} {{ [1, 2, 3] | reject('gt', 1) | list }} {{ messages | selectattr('content', 'string') | first | tojson }} {{ [1, 2, 3] | select('divisibleby', 3) | list }}
+{% set g = [1, 2, 3] | select %}{{ g | list }}{{ g | list }}{{ g | first is defined }}
+{{ [1, 2] | select('odd') | length }}
+{{ [1, 2, 3] | sum }} {{ [1.5, 2] | sum }} {{ messages | map(attribute='content') | map('length') | sum }} {{ [{'a': 1}, {'a': 2}] | sum(attribute='a') }} {{ [1] | sum(start=5) }} {{ [3, 1, 2] | min }} {{ [3, 1, 2] | max }} {{ ['b', 'A'] | min }} {{ [] | max }}| {{ [{'a': 2}, {'a': 1}] | min(attribute='a') }}
+{{ ['a'] | sum }}
+{{ range(7) | batch(3) | list }} {{ range(7) | batch(3, 'x') | list }} {{ range(7) | slice(3) | list }} {{ range(7) | slice(3, 'x') | list }}
+{{ [1, 2, 3] | reverse | list }} {{ 'abc' | reverse }} {{ {'a': 1, 'b': 2} | reverse | list }} {{ {'a': 1} | list }} {{ {'a': 1}.items() | list }} {{ {'a': 1, 'b': 2}.items() }} {{ {'a': 1}.keys() }} {{ {'a': 1}.values() }} {{ {'a': 1} | items | list }}
+{{ 'a\nb\n\nc' | indent }}| {{ 'a\nb' | indent(2, true) }}| {{ 'a\n\nb' | indent(2, blank=true) }}| {{ 'a\nb' | indent('> ') }}| {{ 'a\nb' | indent(width=1, first=True) }}|
+{{ 3.14159 | round(2) }} {{ 2.5 | round }} {{ 3.5 | round }} {{ 2.675 | round(2) }} {{ 5 | round }} {{ 3.2 | round(method='ceil') }} {{ 3.7 | round(0, 'floor') }} {{ 1234 | round(-2) }} {{ 1.25 | round(1) }} {{ 3.7 | round | int }}
+{{ '42' | int }} {{ 'x' | int }} {{ 'x' | int(7) }} {{ '3.7' | int }} {{ 3.9 | int }} {{ -3.9 | int }} {{ true | int }} {{ none | int }} {{ ' 5 ' | int }} {{ '0x1f' | int(base=16) }} {{ '101' | int(0, 2) }} {{ '1_000' | int }} {{ [] | int(3) }} {{ '1e3' | int }}
+{{ '1.5' | float }} {{ 'x' | float }} {{ 2 | float }} {{ 'x' | float(1.5) }} {{ none | float }} {{ '1e3' | float }} {{ 'inf' | float }} {{ '-nan' | float }} {{ ' 7 ' | float }}
+{{ nothing | int }}
+{{ -5 | abs }} {{ (-5) | abs }} {{ -2.5 | abs }} {{ true | abs }}
+{{ 'a' | abs }}
+{{ 'hello wORLD foo-bar (baz) it\'s' | title }} {{ 'hELLO wORLD' | capitalize }} {{ 'été ßx' | upper }} {{ 'ÉTÉ İ' | lower }} {{ 'ß' | capitalize }} {{ 'ΟΣ' | lower }} {{ 'they\'re' .title() }} {{ 'hi 2you'.title() }} {{ 'aBC dEF'.capitalize() }} {{ 'aBc'.swapcase() }} {{ 'ǆx'.title() }}
+{{ '<a href="x">&\'</a>' | e }} {{ '<' | escape | e }} {{ '<' | safe | e }} {{ ('<' | e) + '<' }} {{ ('<' | e) ~ '<' }} {{ '<' | forceescape }} {{ ('<' | safe) | forceescape }} {{ 5 | e }} {{ '<' | e | upper }} {{ ('<'|e) is escaped }}
+{{ 'a b/c?d=é&~' | urlencode }} {{ {'a': 'b c', 'd': '/'} | urlencode }} {{ [('x', 1)] | urlencode }} {{ 5 | urlencode }}
+{{ 'foo bar baz, qux-quux' | wordcount }} {{ '' | wordcount }}
+{{ 'foo bar baz qux' | truncate(9) }} {{ 'foo bar baz qux' | truncate(9, true) }} {{ 'foo bar baz' | truncate(5, leeway=0) }} {{ 'foo bar baz qux' | truncate(11) }} {{ 'foo bar baz qux' | truncate(8, false, '..', 0) }}
+{{ 'ab' | center(7) }}| {{ 'ab' | center(6) }}| {{ 'abc' | center(6) }}| {{ 'x'.center(5, '*') }} {{ 'x'.ljust(3) }}| {{ 'x'.rjust(3, '.') }} {{ '42'.zfill(5) }} {{ '-42'.zfill(5) }} {{ '+1'.zfill(4) }}
+{{ '%s-%d' | format('a', 5) }} {{ '%(a)s' | format(a=1) }} {{ '%05.1f|%+d|%x|%X|%o|%e|%g|%%' % (3.14159, 5, 255, 255, 8, 12345.678, 0.0001) }} {{ '%s' % 'a' }} {{ '%s %s' % ('a', [1]) }} {{ '%r' % 'a' }} {{ '%-5s|%5s|%.2s' % ('a', 'b', 'cde') }} {{ '%(x)05d' % {'x': 42} }} {{ '%*d' % (5, 42) }} {{ '%c%c' % (65, 'b') }} {{ '%#x' % 255 }} {{ '% d' % 5 }} {{ '%s' % none }} {{ '%d' % 3.7 }} {{ '%5.1f' % 2 }} {{ '%i' % true }}
+{{ '%d' % 'a' }}
+{{ '%s' % ('a', 'b') }}
+{{ '%s %s' % 'a' }}
+{{ '{} {}'.format('a', 1) }} {{ '{1}{0}'.format('a', 'b') }} {{ '{x}'.format(x=5) }} {{ '{:>5}|{:<5}|{:^5}|{:*^7}'.format('a', 'b', 'c', 'd') }} {{ '{:05d} {:,} {:.2f} {:x} {:#x} {:b} {:e} {:%} {:+d}'.format(42, 1234567, 3.14159, 255, 255, 5, 12345.678, 0.25, 7) }} {{ '{{}}'.format() }} {{ '{0[a]} {0[b][1]}'.format({'a': 1, 'b': [1, 2]}) }} {{ '{!r} {!s}'.format('a', 'b') }} {{ '{:{w}}|'.format('a', w=4) }} {{ '{}'.format(1.5) }} {{ '{:.3}'.format('abcdef') }} {{ '{:g} {:.3g} {:.3}'.format(1.5, 1234.5, 3.0) }} {{ '{:>8.2f}'.format(3) }} {{ '{}'.format(none) }} {{ '{:5}|{:5}|'.format(1, true) }}
+{{ '{}'.format() }}
+{{ '{:d}'.format('a') }}
+{{ '{'.format() }}
+{{ {'a': 1, 'b': '<'} | xmlattr }}| {{ {'a': none} | xmlattr }}| {{ {'a': 1} | xmlattr(false) }}|
+{{ {'b': 1, 'a': [1.5, none, true]} | tojson(sort_keys=true) }} {{ [1, {'a': 2}] | tojson(separators=(',', ':')) }} {{ 'é😀' | tojson(ensure_ascii=true) }} {{ [1, 2] | tojson(indent=2, separators=(', ', ' = ')) }} {{ {1: 2, none: 3, true: 4, 1.5: 5} | tojson }} {{ (1, 2) | tojson }} {{ 1e100 | tojson }} {{ [1] | tojson(indent='--') }} {{ 'inf' | float | tojson }} {{ [] | tojson(indent=2) }} {{ [1] | tojson(indent=0) }}
+{{ range(3) | tojson }}
+{{ 'a' | attr('upper') is defined }} {{ {'a': 1} | attr('a') }}| {{ messages[0] | attr('items') is callable }}
+{{ ' a  b c '.split() }} {{ ' a  b c '.split(none, 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ ' a b  c '.rsplit(none, 1) }} {{ 'a,b'.split(sep=',', maxsplit=1) }} {{ 'a\nb\r\nc\n'.splitlines() }} {{ 'a\nb'.splitlines(true) }} {{ 'a=b=c'.partition('=') }} {{ 'a=b=c'.rpartition('=') }} {{ 'abc'.partition('x') }} {{ 'aaa'.rsplit('aa') }} {{ ''.split() }} {{ ''.splitlines() }}
+{{ 'abc'.startswith(('x', 'a')) }} {{ 'abc'.endswith(('x', 'bc')) }} {{ 'abc'.startswith('b', 1) }} {{ 'abc'.endswith('b', 0, 2) }} {{ 'abc'.startswith(()) }}
+{{ 'abc'.startswith(['a']) }}
+{{ 'aXbXc'.replace('X', '-', 1) }} {{ 'abc'.replace('', '-') }} {{ 'aaa'|replace('a', 'b', 2) }} {{ 'ab' | replace('', '.') }} {{ 5 | replace(5, 6) }}
+{{ 'abcb'.find('b') }} {{ 'abcb'.rfind('b') }} {{ 'abc'.find('x') }} {{ 'abcb'.index('c') }} {{ 'abcb'.count('b') }} {{ 'aaa'.count('aa') }} {{ 'éa'.find('a') }} {{ 'abc'.find('c', 1) }} {{ 'abc'.find('') }} {{ 'abc'.count('') }} {{ 'abc'.find('a', -1) }}
+{{ 'abc'.index('x') }}
+{{ ','.join(['a', 'b']) }} {{ ''.join('abc') }}
+{{ ','.join([1]) }}
+{{ 'abc'.isalpha() }} {{ '12'.isdigit() }} {{ '²'.isdigit() }} {{ '²'.isdecimal() }} {{ '一'.isnumeric() }} {{ 'a1'.isalnum() }} {{ ''.isalpha() }} {{ ' '.isspace() }} {{ 'Ab'.istitle() }} {{ 'AB'.isupper() }} {{ 'a b1'.islower() }} {{ 'a'.isascii() }} {{ 'é'.isascii() }} {{ '1'.isupper() }}
+{{ 'prefix-x'.removeprefix('prefix-') }} {{ 'x.txt'.removesuffix('.txt') }} {{ 'a\tb'.expandtabs(4) }}
+{{ [1, 2, 1].count(1) }} {{ [1, 2].index(2) }} {{ (1, 2).count(1) }} {{ {'a': 1}.copy() }} {{ [1].append is defined }} {{ {'a': 1}.pop is defined }}
+{{ [1].append(2) }}
+{{ {'a': 1}.pop('a') }}
+{{ {'a': 1}.update({'b': 2}) }}
+{{ ''.__class__ }}|{{ [].__len__ }}|
+{{ 4 is even }} {{ 3 is odd }} {{ 9 is divisibleby 3 }} {{ 9 is divisibleby(3) }} {{ 5 is eq 5 }} {{ 5 is ne 5 }} {{ 5 is gt 3 }} {{ 5 is lt(3) }} {{ 5 is ge 5 }} {{ 5 is le 4 }} {{ 5 is greaterthan 4 }} {{ 5 is lessthan 4 }} {{ 'a' is in 'abc' }} {{ 1 is in [1] }} {{ 1 is not in [1] }} {{ 'a' is lower }} {{ 'A' is upper }} {{ range is callable }} {{ 'a' is callable }} {{ 'upper' is filter }} {{ 'nope' is filter }} {{ 'odd' is test }} {{ none is sameas none }} {{ true is sameas true }} {{ 1 is sameas true }} {{ 5 is equalto 5 }} {{ 2.0 is even }}
+{{ 'a' is even }}
+{{ not 1 is odd }} {{ 1 is odd and 2 is even }} {{ 'x' if 3 is odd else 'y' }} {{ 1 + 2 is odd }} {{ (1 + 2) is odd }}
+{{ 1 if true }}{{ 1 if false }}|{{ (1 if false) is defined }} {{ 'a' if true else 'b' if true else 'c' }} {{ [1 if false else 2, 3] }}
+{{ 'a' 'b' ~ 'c' }} {{ 'a' ~ 1.5 ~ [1] ~ none }} {{ -1 | abs }} {{ 'a' | upper ~ 'b' }} {{ 'a' ~ 'b' | upper }} {{ 1 + 1 | string + 'x' }}
+{{ 1 + 2 | string }}
+{{ messages.0.role }} {{ [[1, 2], [3]].0.1 }} {{ {'a': {'b': [5]}}.a.b[0] }} {{ {'items': 1}['items'] }} {{ {'keys': 1}.keys is callable }}
+{% raw %}{{ x }}{% y %}{# z #}{% endraw %}|{%- raw -%}  a  {%- endraw -%} |
+{% print 5 %}{% print 'a', 1 %}
+{{ [nothing] }} {{ (none, true) }} {{ nothing | list }} {{ nothing ~ 'x' }} {{ nothing | upper }}| {{ nothing | length }} {{ [] is sameas [] }}
+{{ nothing() }}
+{{ -nothing }}
+{{ nothing < 1 }}
+{{ nothing == none }} {{ nothing != nothing2 }} {{ nothing in [1] }} {{ [nothing] == [nothing] }}
+{{ '\101\x41\u0041\a\
+b' }}
+{{ "a\"b" }} {{ 'tab\there' }} {{ '\d' }} {{ '\\n' }}
+{% if (1, 2) %}t{% endif %}{% if 0.0 %}f{% else %}z{% endif %}{% if [] or {} or '' or 0 or none %}x{% else %}y{% endif %}
+{% for x in [3, 1, 2] | sort if x > 1 %}{{ x }}{{ loop.last }}{% endfor %}{% for k, v in {'b': 1, 'a': 2} | dictsort %}{{ k }}{{ v }}{% endfor %}
+{% set x = 5 %}{% for i in [1, 2] %}{% set x = i %}{% endfor %}{{ x }}{% set f = namespace(found=false) %}{% for i in [1] %}{% if true %}{% set f.found = true %}{% endif %}{% endfor %}{{ f.found }}
+{% set d = {'a': 1} %}{% set d = dict(d, b=2) %}{{ d }}{% set l = [1] %}{% set l = l + [2] %}{{ l }}{{ d | length }}
+{{ loop is defined }}{% for i in [1] %}{% for j in [2] %}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}
+{{ strftime_now is defined }} {{ strftime_now('%d %b %Y') }} {{ strftime_now('%A %-d %B %H:%M:%S.%f %j %p%z%Z %%') }}
+{{ 'x' | nosuchfilter if false else 'ok' }}
+{{ word | default('x') | upper | lower | title | trim | length }}
+{{ caller is defined }}
+{{ 1 < 2 < 3 }} {{ 1 < 2 > 3 }} {{ 1 == 1 != 2 }} {{ 'a' in 'ab' in ['ab'] }}
+{{ [1, [2, 3]] | tojson }} {{ {'a': {'b': 1}} | tojson(indent=2) }}
 """
 
 # Template texts with line breaks, tried as they are.

@@ -52,7 +52,7 @@ Result<StopReason> turn(const RunOptions& options, Engine& engine,
                         std::vector<ChatMessage>& messages, Output& out) {
   Session& session = *engine.session;
   session.reset_timings();
-  Result<std::vector<TokenId>> ids = chat_ids(*engine.model, messages);
+  Result<std::vector<TokenId>> ids = chat_ids(*engine.model, options.chat_settings, messages);
   if (!ids.ok()) return ids.status();
   Result<int> reused = session.rewind_to(*ids);
   if (!reused.ok()) return reused.status();
@@ -75,7 +75,7 @@ Result<StopReason> turn(const RunOptions& options, Engine& engine,
 
 int converse(const RunOptions& options, Engine& engine) {
   std::vector<ChatMessage> messages;
-  if (!options.system_prompt.empty()) messages.push_back({"system", options.system_prompt});
+  if (!options.system_prompt.empty()) messages.emplace_back("system", options.system_prompt);
   Output out;
   Lines lines;
   while (std::optional<std::string> line = lines.next()) {

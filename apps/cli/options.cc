@@ -210,30 +210,4 @@ Result<std::vector<TokenId>> read_ids(const std::string& path) {
   return ids;
 }
 
-Result<std::vector<ChatMessage>> read_messages(const std::string& path) {
-  Result<json> value = read_json(path);
-  if (!value.ok()) return value.status();
-  const Status wrong(StatusCode::corrupt,
-                     path + R"(: give a JSON array like [{"role": "user", "content": "Hello"}])");
-  const json* list = &*value;
-  if (list->is_object()) {
-    const auto found = list->find("messages");
-    if (found == list->end()) return wrong;
-    list = &*found;
-  }
-  if (!list->is_array()) return wrong;
-  std::vector<ChatMessage> messages;
-  for (const json& item : *list) {
-    if (!item.is_object() || item.size() != 2) return wrong;
-    const auto role = item.find("role");
-    const auto content = item.find("content");
-    if (role == item.end() || content == item.end() || !role->is_string() ||
-        !content->is_string()) {
-      return wrong;
-    }
-    messages.push_back({role->get<std::string>(), content->get<std::string>()});
-  }
-  return messages;
-}
-
 }  // namespace kvik::cli

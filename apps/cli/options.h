@@ -69,7 +69,5 @@ Result<std::shared_ptr<const Model>> load_header(const std::string& path);
 Result<std::string> read_text(const std::string& path);
 // A JSON array of token ids.
 Result<std::vector<TokenId>> read_ids(const std::string& path);
-// A JSON array of {"role", "content"}, or an object that holds one as "messages".
-Result<std::vector<ChatMessage>> read_messages(const std::string& path);
 
 }  // namespace kvik::cli

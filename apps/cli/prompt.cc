@@ -57,25 +57,4 @@ Result<std::vector<TokenId>> prompt_ids(const PromptOptions& options, const Mode
   return ids;
 }
 
-Result<RenderedChat> render_chat(const Model& model, std::vector<ChatMessage> messages,
-                                 bool add_generation_prompt) {
-  Result<const ChatTemplate*> chat = model.chat_template();
-  if (!chat.ok()) return chat.status();
-  const Tokenizer& tokenizer = model.tokenizer();
-  ChatInput input;
-  input.messages = std::move(messages);
-  input.add_generation_prompt = add_generation_prompt;
-  if (const auto bos = tokenizer.bos()) input.bos_token = tokenizer.piece(*bos).value();
-  if (const auto eos = tokenizer.eos()) input.eos_token = tokenizer.piece(*eos).value();
-  return chat.value()->render(input);
-}
-
-Result<std::vector<TokenId>> chat_ids(const Model& model, std::vector<ChatMessage> messages) {
-  Result<RenderedChat> chat = render_chat(model, std::move(messages));
-  if (!chat.ok()) return chat.status();
-  EncodeOptions encode;
-  encode.add_special = false;
-  return model.tokenizer().encode_spans(chat->spans(), encode);
-}
-
 }  // namespace kvik::cli

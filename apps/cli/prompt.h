@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kvik/core/status.h"
-#include "kvik/model/chat_template.h"
 #include "kvik/model/model.h"
 
 namespace kvik::cli {
@@ -29,12 +28,5 @@ Result<std::string> prompt_text(const PromptOptions& options);
 // The tokens. Errors: as prompt_text, read_ids and Tokenizer::encode; invalid_argument for a prompt
 // of no tokens.
 Result<std::vector<TokenId>> prompt_ids(const PromptOptions& options, const Model& model);
-
-// The messages as the model's template writes them, ready for an answer unless told otherwise.
-Result<RenderedChat> render_chat(const Model& model, std::vector<ChatMessage> messages,
-                                 bool add_generation_prompt = true);
-// The tokens of that. Content of messages never becomes control tokens, and the template writes BOS
-// itself where it wants one.
-Result<std::vector<TokenId>> chat_ids(const Model& model, std::vector<ChatMessage> messages);
 
 }  // namespace kvik::cli

@@ -68,6 +68,10 @@ Status check_run(const RunOptions& options) {
   if (!options.system_prompt.empty() && prompt.is_given() && !options.chat) {
     return invalid_argument(name_given(*options.system_option) + " needs --chat");
   }
+  if (const std::string given = options.chat_options.given();
+      !given.empty() && prompt.is_given() && !options.chat) {
+    return invalid_argument(given + " needs --chat");
+  }
   for (const std::string& stop : options.generate.stop) {
     if (stop.empty())
       return invalid_argument(name_given(*options.stop_option) + ": the string is empty");
@@ -83,7 +87,7 @@ Result<std::vector<TokenId>> tokens_of_prompt(const RunOptions& options, const M
   std::vector<ChatMessage> messages;
   if (!options.system_prompt.empty()) messages.push_back({"system", options.system_prompt});
   messages.push_back({"user", std::move(text).value()});
-  return chat_ids(model, std::move(messages));
+  return chat_ids(model, options.chat_settings, std::move(messages));
 }
 
 // The prompt's tokens, or for a conversation the template, before the weights are looked at.
@@ -91,7 +95,7 @@ Status read_prompt(const RunOptions& options, const Model& header, int context,
                    std::vector<TokenId>& ids) {
   if (!options.prompt.is_given()) {
     const Result<const ChatTemplate*> chat = header.chat_template();
-    if (chat.ok()) return {};
+    if (chat.ok() || options.chat_settings.own_template != nullptr) return {};
     return Status(chat.status().code(),
                   chat.status().message() + "; without a conversation: give a prompt with -p");
   }
@@ -137,6 +141,9 @@ int run(RunOptions& options) {
   // Drawn within 32 bits, so that JSON readers keep it exactly.
   sampler.seed = options.seed >= 0 ? static_cast<uint64_t>(options.seed) : std::random_device{}();
   if (options.num_predict >= 0) options.generate.max_tokens = options.num_predict;
+  Result<ChatSettings> chat_settings = read_chat_settings(options.chat_options);
+  if (!chat_settings.ok()) return fail(chat_settings.status());
+  options.chat_settings = std::move(chat_settings).value();
   std::vector<TokenId> ids;
   Result<Engine> engine = make_engine(options.engine, [&](const Model& header, int context) {
     return read_prompt(options, header, context, ids);
@@ -201,6 +208,7 @@ Command add_run(CLI::App& program) {
   options->system_option =
       command->add_option("--system-prompt", options->system_prompt, "First message of a chat")
           ->type_name("TEXT");
+  add_chat_options(*command, options->chat_options);
   command->add_flag("--perf", options->perf,
                     "Say on stderr how fast it was and what the cache took");
   options->output_option = add_output_option(*command, options->output, {"text", "json"});

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "chat_request.h"
 #include "options.h"
 #include "prompt.h"
 
@@ -19,6 +20,8 @@ struct RunOptions {
   bool chat = false;
   bool perf = false;
   std::string system_prompt;
+  ChatOptions chat_options;
+  ChatSettings chat_settings;  // what chat_options say
   std::string output;
   const CLI::Option *output_option = nullptr, *system_option = nullptr, *stop_option = nullptr;
 };

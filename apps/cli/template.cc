@@ -2,9 +2,10 @@
 #include <memory>
 
 #include "answer_text.h"
+#include "chat_request.h"
+#include "cli.h"
 #include "commands.h"
 #include "options.h"
-#include "prompt.h"
 
 namespace kvik::cli {
 namespace {
@@ -12,15 +13,21 @@ namespace {
 struct TemplateOptions {
   std::string model, file, output;
   bool add_generation_prompt = false;
+  ChatOptions chat;
 };
 
 int render(const TemplateOptions& options) {
-  Result<std::vector<ChatMessage>> messages = read_messages(options.file);
-  if (!messages.ok()) return fail(messages.status());
+  Result<ChatSettings> settings = read_chat_settings(options.chat);
+  if (!settings.ok()) return fail(settings.status());
+  Result<ChatRequest> request = read_chat_request(options.file);
+  if (!request.ok()) return fail(request.status());
+  // What the command line says wins.
+  settings->variables.merge(request->variables);
   Result<std::shared_ptr<const Model>> model = load_header(options.model);
   if (!model.ok()) return fail(model.status());
   Result<RenderedChat> chat =
-      render_chat(**model, std::move(messages).value(), options.add_generation_prompt);
+      render_chat(**model, *settings, std::move(request->messages),
+                  options.add_generation_prompt || request->add_generation_prompt.value_or(false));
   if (!chat.ok()) return fail(chat.status());
   Output out;
   if (options.output == "text") {
@@ -45,11 +52,13 @@ Command add_template(CLI::App& program) {
   add_model_option(*command, options->model);
   command
       ->add_option("-f,--file", options->file,
-                   "JSON file with an array of {role, content} (-: standard input)")
+                   "JSON file with an array of messages, or with a request object that holds them "
+                   "(-: standard input)")
       ->required()
       ->type_name("FILE");
   command->add_flag("--add-generation-prompt", options->add_generation_prompt,
                     "End where the assistant's answer begins");
+  add_chat_options(*command, options->chat);
   add_output_option(*command, options->output, {"text", "json"});
   return {command, [options] { return render(*options); }};
 }

@@ -31,59 +31,108 @@ ChatInput one_message(std::string content) {
   return input;
 }
 
-TEST(ChatTemplate, RefusesUnknownConstructsByNameAndPosition) {
+TEST(ChatTemplate, RefusesAtParsingWhatIsNotJinja) {
   const auto expect = [](const std::string& source, const char* name, const char* position) {
     const Status status = parse_status(source);
-    EXPECT_EQ(status.code(), StatusCode::unsupported) << source << " " << status.to_string();
+    EXPECT_EQ(status.code(), StatusCode::corrupt) << source << " " << status.to_string();
     EXPECT_THAT(status.message(), HasSubstr(name));
     EXPECT_THAT(status.message(), HasSubstr(position));
   };
-  expect("a\n  {% macro f() %}{% endmacro %}", "tag \"macro\"", "line 2, column 6");
-  expect("{% include 'x' %}", "tag \"include\"", "line 1, column 4");
-  expect("{% for x in y %}{% break %}{% endfor %}", "tag \"break\"", "line 1, column 20");
-  expect("{% raw %}{% endraw %}", "tag \"raw\"", "line 1");
-  expect("{% generation %}", "tag \"generation\"", "line 1");
-  expect("{{ x | groupby('a') }}", "filter \"groupby\"", "column 8");
-  expect("{{ x is divisibleby 3 }}", "test \"divisibleby\"", "column 9");
-  expect("{{ x is string 'a' }}", "\"string\" with an argument", "column 16");
-  expect("{{ x.title() }}", "method \"title\"", "column 6");
-  expect("{{ range(3) }}", "function \"range\"", "column 4");
-  expect("{{ x()() }}", "call", "column 7");
-  expect("{{ 1.5 }}", "integer", "column 4");
-  expect("{{ 0x1F }}", "integer", "column 4");
-  expect("{{ 99999999999999999999 }}", "64 bits", "column 4");
-  expect("{{ 2 ** 3 }}", "\"**\"", "column 6");
-  expect("{{ 1 / 2 }}", "\"/\"", "column 6");
-  expect("{{ (1, 2) }}", "tuple", "column 6");
-  expect("{% set a, b = x %}", "tuple", "column 9");
-  expect("{% for a in b recursive %}{% endfor %}", "recursive", "column 15");
-  expect("{{ '\\N{DASH}' }}", "escape", "column 5");
-  expect("{{ self.x }}", "\"self\"", "column 4");
-  expect("{{ x | tojson(sort_keys=true) }}", "\"sort_keys\"", "column 8");
-  expect("{{ x.split() }}", "\"split\" with 0 arguments", "column 6");
-  expect("{{ x | select('odd') | list }}", "\"select\"", "column 8");
-  expect("{% if x | reject('equalto', 1) %}{% endif %}", "\"reject\"", "column 11");
+  expect("a\n  {% do x %}", "tag \"do\"", "line 2, column 6");
+  expect("{% macro f(a=1, b) %}{% endmacro %}", "default", "line 1, column 18");
+  expect("{{ x is string is defined }}", "chained", "column 16");
+  expect("{{ f(a=1, 2) }}", "plain argument", "column 11");
+  expect("{% raw %}x", "never closed", "column 1");
+  EXPECT_THAT(parse_status("{{ 99999999999999999999 }}").message(), HasSubstr("64 bits"));
+  EXPECT_THAT(parse_status("{{ '\\N{DASH}' }}").message(), HasSubstr("escape"));
 }
 
-TEST(ChatTemplate, RefusesAtRenderingWhatOnlyThenShows) {
-  const auto expect = [](const std::string& source, StatusCode code, const char* text) {
-    const Result<RenderedChat> result = render(source, one_message("\xC3\xA9"));
-    ASSERT_FALSE(result.ok()) << source;
-    EXPECT_EQ(result.status().code(), code) << result.status().to_string();
-    EXPECT_THAT(result.status().message(), HasSubstr(text));
+TEST(ChatTemplate, RefusesAConstructOnlyWhereItIsReached) {
+  const auto expect = [](const std::string& piece, StatusCode code, const char* name) {
+    const Result<RenderedChat> reached = render("a\n" + piece, one_message("x"));
+    ASSERT_FALSE(reached.ok()) << piece;
+    EXPECT_EQ(reached.status().code(), code) << reached.status().to_string();
+    EXPECT_THAT(reached.status().message(), HasSubstr(name));
+    EXPECT_THAT(reached.status().message(), HasSubstr("line 2, column "));
+    const Result<RenderedChat> passed =
+        render("{% if false %}" + piece + "{% endif %}b", one_message("x"));
+    ASSERT_TRUE(passed.ok()) << passed.status().to_string();
+    EXPECT_EQ(passed.value().text(), "b");
   };
-  expect("{{ strftime_now('%d') }}", StatusCode::unsupported, "\"strftime_now\"");
-  expect("{{ messages }}", StatusCode::unsupported, "printing a list");
-  expect("{{ messages[0].content | upper }}", StatusCode::unsupported, "not ASCII");
-  expect("{{ messages[0].items }}", StatusCode::unsupported, "\"items\"");
-  expect("{{ 'a' * 3 }}", StatusCode::unsupported, "\"*\"");
-  expect("{{ 'a' + 1 }}", StatusCode::corrupt, "a string and an integer");
-  expect("{{ x.y }}", StatusCode::corrupt, "\"x\" is undefined");
-  expect("\n{{ 1 // 0 }}", StatusCode::corrupt, "line 2, column 6: division by zero");
+  expect("{% include 'x' %}", StatusCode::unsupported, "tag \"include\"");
+  expect("{{ 'x' | nosuch }}", StatusCode::unsupported, "filter \"nosuch\"");
+  expect("{{ 'x' is nosuch }}", StatusCode::unsupported, "test \"nosuch\"");
+  expect("{{ nosuch(1) }}", StatusCode::corrupt, "\"nosuch\" is undefined");
+  expect("{{ 'x' | wordwrap }}", StatusCode::unsupported, "filter \"wordwrap\"");
   expect("{{ 9223372036854775807 + 1 }}", StatusCode::unsupported, "64 bits");
   expect("{{ (-9223372036854775807 - 1) // -1 }}", StatusCode::unsupported, "64 bits");
+  expect("{{ 'a' + 1 }}", StatusCode::corrupt, "a string and an integer");
+  expect("{{ x.y }}", StatusCode::corrupt, "\"x\" is undefined");
+  expect("{{ 1 // 0 }}", StatusCode::corrupt, "column 6: division by zero");
+  expect("{{ [].append(1) }}", StatusCode::corrupt, "\"append\" is undefined");
   expect("{{ raise_exception('no ' ~ 1) }}", StatusCode::invalid_argument, "no 1");
   expect("{% set ns = namespace() %}{% set ns.x = [ns] %}", StatusCode::unsupported, "namespace");
+}
+
+TEST(ChatTemplate, RefusesWhatNothingReads) {
+  const auto status = [](const std::string& source, const ChatInput& input) {
+    const Result<RenderedChat> rendered = render(source, input);
+    return rendered.ok() ? std::string("ok") : rendered.status().message();
+  };
+  const std::string plain = "{% for m in messages %}{{ m.role }}{{ m['content'] }}{% endfor %}";
+  ChatInput input = one_message("x");
+  EXPECT_EQ(status(plain, input), "ok");
+  input.variables["tools"] = ChatArray{ChatObject{{"name", "f"}}};
+  EXPECT_THAT(status(plain, input), HasSubstr("nothing reads \"tools\""));
+  EXPECT_EQ(status(plain + "{% if tools %}t{% endif %}", input), "ok");
+  input.variables["tools"] = ChatArray{};
+  EXPECT_EQ(status(plain, input), "ok");
+  input.variables["enable_thinking"] = false;
+  EXPECT_THAT(status(plain, input), HasSubstr("\"enable_thinking\""));
+
+  input = one_message("x");
+  input.messages[0].fields.emplace_back("name", "bob");
+  EXPECT_THAT(status(plain, input), HasSubstr("nothing reads \"name\" of message 1"));
+  // The name of something else is no use of this one.
+  EXPECT_THAT(status(plain + "{% for t in tools or [] %}{{ t.name }}{% endfor %}", input),
+              HasSubstr("\"name\""));
+  for (const std::string use :
+       {"{{ messages[0].name }}", "{{ messages[-1]['name'] }}", "{{ messages|tojson }}",
+        "{% set m = messages|last %}{% if 'name' in m %}{% endif %}", "{{ messages }}",
+        "{% for m in messages[1:] %}{{ m.get('name') }}{% endfor %}",
+        "{{ messages|map(attribute='name')|list }}", "{% for k in messages[0] %}{% endfor %}",
+        "{% macro f(x) %}{{ x.name }}{% endmacro %}{{ f(messages[0]) }}",
+        "{% set k = 'na' ~ 'me' %}{{ messages[0][k] }}"}) {
+    EXPECT_EQ(status(plain + use, input), "ok") << use;
+  }
+  input.allow_unread = true;
+  EXPECT_EQ(status(plain, input), "ok");
+
+  input.allow_unread = false;
+  input.messages = {ChatMessage(ChatObject{
+      {"role", "tool"}, {"tool_call_id", "1"}, {"name", "f"}, {"content", "4"}, {"x", nullptr}})};
+  EXPECT_EQ(status(plain, input), "ok");
+}
+
+TEST(ChatTemplate, WritesTheTimeThatIsGiven) {
+  ChatInput input;
+  std::tm time{};
+  time.tm_year = 124;
+  time.tm_mon = 6;
+  time.tm_mday = 26;
+  time.tm_wday = 5;
+  time.tm_hour = 9;
+  input.local_time = time;
+  EXPECT_EQ(render("{{ strftime_now('%d %b %Y, %A %H:%M %f%z%%') }}", input).value().text(),
+            "26 Jul 2024, Friday 09:00 000000%");
+  EXPECT_EQ(render("{% if strftime_now is defined %}yes{% endif %}", {}).value().text(), "yes");
+}
+
+TEST(ChatTemplate, LimitsRecursionOfMacros) {
+  const Status status =
+      render("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", {}).status();
+  EXPECT_EQ(status.code(), StatusCode::unsupported);
+  EXPECT_THAT(status.message(), HasSubstr("deeper than"));
 }
 
 TEST(ChatTemplate, RefusesVariablesThatTheCallSets) {

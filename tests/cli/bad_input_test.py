@@ -103,8 +103,10 @@ class BadPrompts(harness.CliTest):
 
     def test_wrong_messages(self):
         for content in ("[", "{}", "[1]", '[{"role": "user"}]', '[{"role": "user", "content": 1}]',
-                        '[{"role": "user", "content": "a", "nmae": "b"}]'):
+                        '[{"content": "a"}]'):
             self.fails(1, "template", "-m", self.tiny, "-f", self.file("m.json", content), says="m.json")
+        misspelt = self.file("m.json", '[{"role": "user", "content": "a", "nmae": "b"}]')
+        self.fails(1, "template", "-m", self.tiny, "-f", misspelt, says='"nmae" of message 1')
 
     def test_a_text_shorter_than_a_chunk(self):
         self.fails(1, "perplexity", "-m", self.tiny, "-c", "64", "-p", "short", says=["64"])

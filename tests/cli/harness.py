@@ -24,15 +24,18 @@ def clean_environment(**extra):
     return kept
 
 
+def fetched():
+    """The folder of what the fetch scripts fetched."""
+    if "KVIK_CACHE_DIR" in os.environ:
+        return pathlib.Path(os.environ["KVIK_CACHE_DIR"])
+    if "XDG_CACHE_HOME" in os.environ:
+        return pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "kvik"
+    return pathlib.Path.home() / ".cache" / "kvik"
+
+
 def smollm2():
     """Path of the real model, or a skip (a failure where models are required)."""
-    if "KVIK_CACHE_DIR" in os.environ:
-        folder = pathlib.Path(os.environ["KVIK_CACHE_DIR"])
-    elif "XDG_CACHE_HOME" in os.environ:
-        folder = pathlib.Path(os.environ["XDG_CACHE_HOME"]) / "kvik"
-    else:
-        folder = pathlib.Path.home() / ".cache" / "kvik"
-    path = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    path = fetched() / "SmolLM2-135M-Instruct.Q4_1.gguf"
     if not path.exists():
         if "smollm2" in os.environ.get("KVIK_REQUIRE_MODELS", "").split():
             raise AssertionError(f"{path} is missing and models are required; run scripts/fetch-model smollm2")

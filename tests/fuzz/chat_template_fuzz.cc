@@ -18,7 +18,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   ChatInput input;
-  input.messages = {{"system", " a\n"}, {"user", "\xC3\xA9<|x|>\xFF"}, {"assistant", "</think>b"}};
+  const ChatObject function{{"name", "f"}, {"arguments", ChatObject{{"x", 1.5}, {"y", nullptr}}}};
+  input.messages = {
+      {"system", " a\n"},
+      {"user", "\xC3\xA9<|x|>\xFF"},
+      {"assistant", "</think>b"},
+      ChatMessage(ChatObject{{"role", "assistant"},
+                             {"content", nullptr},
+                             {"tool_calls", ChatArray{ChatObject{{"function", function}}}}})};
+  input.variables["tools"] = ChatArray{ChatObject{{"function", function}, {"n", int64_t{-7}}}};
+  input.local_time = std::tm{};
+  input.allow_unread = size % 2 == 0;
   input.add_generation_prompt = true;
   input.bos_token = "<s>";
   input.variables["flag"] = true;

@@ -107,8 +107,9 @@ TEST_F(SmolLm2Tokenizer, KeepsControlTokensOutOfMessages) {
     input.add_generation_prompt = true;
     bool spells_control = false;
     for (const json& message : line.at("messages")) {
-      input.messages.push_back({message.at("role"), message.at("content")});
-      spells_control |= input.messages.back().content.find("<|im_") != std::string::npos;
+      const auto content = message.at("content").get<std::string>();
+      input.messages.emplace_back(message.at("role").get<std::string>(), content);
+      spells_control |= content.find("<|im_") != std::string::npos;
     }
     const RenderedChat rendered = chat_template.value()->render(input).value();
     EXPECT_EQ(rendered.text(), line.at("prompt_generate"));

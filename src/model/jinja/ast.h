@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,53 +15,7 @@ namespace kvik::jinja {
 // Nesting of expressions and of statements. Keeps recursion over the tree within any stack.
 inline constexpr int kMaxDepth = 100;
 
-enum class Filter : uint8_t {
-  default_,
-  first,
-  items,
-  join,
-  last,
-  length,
-  list,
-  lower,
-  reject,
-  replace,
-  select,
-  string,
-  tojson,
-  trim,
-  upper
-};
-enum class Test : uint8_t {
-  boolean,
-  defined,
-  false_,
-  integer,
-  iterable,
-  mapping,
-  none,
-  number,
-  sequence,
-  string,
-  true_,
-  undefined
-};
-enum class Method : uint8_t {
-  endswith,
-  get,
-  items,
-  keys,
-  lower,
-  lstrip,
-  replace,
-  rstrip,
-  split,
-  startswith,
-  strip,
-  upper,
-  values
-};
-enum class BinaryOp : uint8_t { add, subtract, multiply, floor_divide, modulo };
+enum class BinaryOp : uint8_t { add, subtract, multiply, divide, floor_divide, modulo, power };
 enum class CompareOp : uint8_t { eq, ne, lt, le, gt, ge, in, not_in };
 
 struct Expr;
@@ -72,15 +25,15 @@ struct Expr {
   enum class Kind : uint8_t {
     literal,      // value
     list,         // args
+    tuple,        // args
     dict,         // args: key, value, key, value, ...
     name,         // name
     attribute,    // args[0] . name
     index,        // args[0] [ args[1] ]
     slice,        // args[0] [ args[1] : args[2] : args[3] ], absent ones null
-    call,         // name ( args, named )
-    method,       // args[0] . method ( args[1..] )
-    filter,       // args[0] | filter ( args[1..], named )
-    test,         // args[0] is test; negated
+    call,         // args[0] ( arguments )
+    filter,       // args[0] | name ( arguments ); args[0] is null in a filter of a block
+    test,         // args[0] is name ( arguments ); negated
     not_,         // args[0]
     minus,        // args[0]
     plus,         // args[0]
@@ -95,30 +48,52 @@ struct Expr {
   Kind kind;
   size_t offset;  // in the source
   int depth = 1;
-  Value value;
-  std::string name;
-  Filter filter{};
-  Test test{};
-  Method method{};
+  Value value{};
+  std::string name{};
   BinaryOp binary{};
   bool negated = false;
-  std::vector<ExprPtr> args;
-  std::vector<std::pair<std::string, ExprPtr>> named;
-  std::vector<CompareOp> compares;
+  std::vector<ExprPtr> args{};  // arguments of a call, filter or test: args[1..] and the next three
+  std::vector<std::pair<std::string, ExprPtr>> named{};
+  ExprPtr more_args{}, more_named{};  // after * and **
+  std::vector<CompareOp> compares{};
 };
 
 struct Stmt;
 using Block = std::vector<Stmt>;
+
+// What an assignment writes to: a variable, an attribute of a namespace, or several of them.
+struct Target {
+  std::string name{};
+  std::string attribute{};
+  std::vector<Target> parts{};
+  bool is_tuple = false;
+};
+
+// A macro, or the body of a call block.
+struct MacroCode {
+  std::string name;
+  std::vector<std::string> params;
+  std::vector<ExprPtr> defaults;  // of the last parameters
+  Block body;
+  bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
+};
 
 struct Stmt {
   enum class Kind : uint8_t {
     data,       // data
     print,      // expr
     if_,        // branches, else_body
-    for_,       // targets in expr, filter; body, else_body
-    set,        // targets[0] = expr
-    set_attr,   // targets[0] . attribute = expr
-    set_block,  // targets[0] = what body prints
+    for_,       // target in expr, filter, recursive; body, else_body
+    set,        // target = expr
+    set_block,  // target = what body prints, through expr if there is one
+    with,       // targets = exprs; body
+    filter,     // what body prints, through expr
+    macro,      // macro
+    call,       // expr, with macro as caller
+    scope,      // body
+    break_,
+    continue_,
+    unsupported,  // data: its name
   };
   struct Branch {
     ExprPtr condition;
@@ -130,11 +105,13 @@ struct Stmt {
   Text data{};
   ExprPtr expr{};
   ExprPtr filter{};
-  std::vector<std::string> targets{};
-  std::string attribute{};
+  bool recursive = false;
+  Target target{};
+  std::vector<std::pair<Target, ExprPtr>> with{};
   std::vector<Branch> branches{};
   Block body{};
   Block else_body{};
+  std::unique_ptr<MacroCode> macro{};
 };
 
 }  // namespace kvik::jinja

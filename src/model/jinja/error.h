@@ -16,7 +16,7 @@ struct TemplateError {
   size_t offset;  // in the normalised source
 };
 
-// Outside the subset.
+// What Jinja may do and this engine does not, or a limit.
 [[noreturn]] inline void refuse(std::string message, size_t offset) {
   throw TemplateError{StatusCode::unsupported, std::move(message), offset};
 }

@@ -1,39 +1,111 @@
+// Evaluator: statements, scopes and macros.
 #include "model/jinja/evaluator.h"
 
 #include <algorithm>
 #include <memory>
 #include <optional>
 
-#include "model/jinja/builtins.h"
 #include "model/jinja/error.h"
-#include "model/jinja/strings.h"
 
 namespace kvik::jinja {
 
-// --- statements ---
+namespace {
 
-void Evaluator::run(const Block& block) {
-  for (const Stmt& stmt : block) run(stmt);
+// What a scope costs, roughly.
+constexpr size_t kScopeCost = 128;
+
+}  // namespace
+
+// A scope for the life of this object, and longer if a macro was made in it.
+class Evaluator::ScopeGuard {
+ public:
+  ScopeGuard(Evaluator& evaluator, Scope* parent)
+      : evaluator_(evaluator), before_(evaluator.scope_), scope_(std::make_unique<Scope>()) {
+    scope_->parent = parent;
+    evaluator_.scope_ = scope_.get();
+  }
+  explicit ScopeGuard(Evaluator& evaluator) : ScopeGuard(evaluator, evaluator.scope_) {}
+  ~ScopeGuard() {
+    evaluator_.scope_ = before_;
+    if (scope_->captured) evaluator_.kept_.push_back(std::move(scope_));
+  }
+  ScopeGuard(const ScopeGuard&) = delete;
+  ScopeGuard& operator=(const ScopeGuard&) = delete;
+
+ private:
+  Evaluator& evaluator_;
+  Scope* before_;
+  std::unique_ptr<Scope> scope_;
+};
+
+Evaluator::Evaluator(Variables globals, size_t max_output_bytes, LocalTime now, Budget budget)
+    : globals_(std::make_unique<Scope>()),
+      scope_(globals_.get()),
+      max_output_bytes_(max_output_bytes),
+      now_(now),
+      budget_(budget) {
+  globals_->variables = std::move(globals);
+  outputs_.emplace_back();
 }
 
-void Evaluator::run(const Stmt& stmt) {
+Text Evaluator::render(const Block& block) {
+  run(block);
+  return std::move(outputs_.front());
+}
+
+// --- statements ---
+
+Evaluator::Flow Evaluator::run(const Block& block) {
+  for (const Stmt& stmt : block) {
+    if (const Flow flow = run(stmt); flow != Flow::next) return flow;
+  }
+  return Flow::next;
+}
+
+Evaluator::Flow Evaluator::run(const Stmt& stmt) {
   budget_.pay_step(stmt.offset);
+  const Depth depth(*this, stmt.offset);
   switch (stmt.kind) {
     case Stmt::Kind::data:
-      return print(stmt.data, stmt.offset);
+      print(stmt.data, stmt.offset);
+      break;
     case Stmt::Kind::print:
-      return print(to_text(eval(*stmt.expr), stmt.expr->offset), stmt.offset);
+      print(text(eval(*stmt.expr), stmt.expr->offset), stmt.offset);
+      break;
     case Stmt::Kind::if_:
       return run_if(stmt);
     case Stmt::Kind::for_:
-      return run_for(stmt);
+      run_for(stmt, eval(*stmt.expr), 0);
+      break;
     case Stmt::Kind::set:
-      return assign(stmt.targets[0], eval(*stmt.expr));
-    case Stmt::Kind::set_attr:
-      return run_set_attr(stmt);
+      bind(stmt.target, eval(*stmt.expr), stmt.offset);
+      break;
     case Stmt::Kind::set_block:
-      return run_set_block(stmt);
+      run_set_block(stmt);
+      break;
+    case Stmt::Kind::with:
+      run_with(stmt);
+      break;
+    case Stmt::Kind::filter:
+      run_filter_block(stmt);
+      break;
+    case Stmt::Kind::macro:
+      assign(stmt.macro->name, make_macro(*stmt.macro, stmt.offset));
+      break;
+    case Stmt::Kind::call:
+      run_call_block(stmt);
+      break;
+    case Stmt::Kind::scope:
+      print(captured([&] { run(stmt.body); }), stmt.offset);
+      break;
+    case Stmt::Kind::break_:
+      return Flow::break_;
+    case Stmt::Kind::continue_:
+      return Flow::continue_;
+    case Stmt::Kind::unsupported:
+      refuse("the tag \"" + stmt.data.bytes() + "\" is not supported", stmt.offset);
   }
+  return Flow::next;
 }
 
 void Evaluator::print(const Text& text, size_t offset) {
@@ -45,93 +117,233 @@ void Evaluator::print(const Text& text, size_t offset) {
   }
 }
 
-void Evaluator::run_if(const Stmt& stmt) {
+template <class Body>
+Text Evaluator::captured(const Body& body) {
+  const ScopeGuard scope(*this);
+  outputs_.emplace_back();
+  body();
+  Text text = std::move(outputs_.back());
+  outputs_.pop_back();
+  return text;
+}
+
+Evaluator::Flow Evaluator::run_if(const Stmt& stmt) {
   for (const Stmt::Branch& branch : stmt.branches) {
     if (eval(*branch.condition).truthy()) return run(branch.body);
   }
-  run(stmt.else_body);
+  return run(stmt.else_body);
 }
 
-void Evaluator::run_for(const Stmt& stmt) {
-  std::vector<Value> items = to_items(eval(*stmt.expr), stmt.expr->offset, budget_);
-  if (stmt.filter != nullptr) {
-    std::vector<Value> kept;
-    for (Value& item : items) {
-      scopes_.emplace_back();
-      bind_targets(stmt, item);
-      if (eval(*stmt.filter).truthy()) kept.push_back(std::move(item));
-      scopes_.pop_back();
-    }
-    items = std::move(kept);
+std::vector<Value> Evaluator::filtered(const Stmt& stmt, std::vector<Value> items) {
+  std::vector<Value> kept;
+  for (Value& item : items) {
+    const ScopeGuard scope(*this);
+    bind(stmt.target, item, stmt.offset);
+    if (eval(*stmt.filter).truthy()) kept.push_back(std::move(item));
   }
+  return kept;
+}
+
+void Evaluator::run_for(const Stmt& stmt, const Value& iterable, int depth0) {
+  std::vector<Value> items = to_items(iterable, stmt.expr->offset, budget_);
+  if (stmt.filter != nullptr) items = filtered(stmt, std::move(items));
   if (items.empty()) {
-    scopes_.emplace_back();
+    const ScopeGuard scope(*this);
     run(stmt.else_body);
-    scopes_.pop_back();
     return;
   }
-  const auto shared = std::make_shared<const std::vector<Value>>(std::move(items));
-  for (size_t i = 0; i < shared->size(); ++i) {
+  auto loop = std::make_shared<Loop>();
+  loop->items = std::make_shared<const std::vector<Value>>(std::move(items));
+  loop->depth0 = depth0;
+  if (stmt.recursive) loop->recursive = &stmt;
+  loop->outside = scope_;
+  if (stmt.recursive) {
+    for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) scope->captured = true;
+  }
+  for (size_t i = 0; i < loop->items->size(); ++i) {
+    budget_.pay(kScopeCost, stmt.offset);
     // A variable that the body sets lives until the end of this turn.
-    scopes_.emplace_back();
-    assign("loop", Value(std::make_shared<const Loop>(Loop{shared, i})));
-    bind_targets(stmt, (*shared)[i]);
-    run(stmt.body);
-    scopes_.pop_back();
+    const ScopeGuard scope(*this);
+    loop->index0 = i;
+    assign("loop", Value(loop));
+    bind(stmt.target, (*loop->items)[i], stmt.offset);
+    if (run(stmt.body) == Flow::break_) break;
   }
-}
-
-void Evaluator::bind_targets(const Stmt& stmt, const Value& item) {
-  budget_.pay_step(stmt.offset);
-  if (stmt.targets.size() == 1) return assign(stmt.targets[0], item);
-  const std::vector<Value> parts = to_items(item, stmt.offset, budget_);
-  if (parts.size() != stmt.targets.size()) {
-    fail("a loop over " + std::to_string(stmt.targets.size()) + " targets met " +
-             std::to_string(parts.size()) + " values",
-         stmt.offset);
-  }
-  for (size_t i = 0; i < parts.size(); ++i) assign(stmt.targets[i], parts[i]);
-}
-
-void Evaluator::run_set_attr(const Stmt& stmt) {
-  const Value target = lookup(stmt.targets[0]);
-  if (target.ns() == nullptr) {
-    fail("\"" + stmt.targets[0] + "\" is " + std::string(target.kind()) +
-             "; only a namespace has attributes to set",
-         stmt.offset);
-  }
-  target.ns()->set(stmt.attribute, stored(eval(*stmt.expr), stmt.offset));
 }
 
 void Evaluator::run_set_block(const Stmt& stmt) {
-  scopes_.emplace_back();
-  outputs_.emplace_back();
+  Value value(captured([&] { run(stmt.body); }));
+  if (stmt.expr != nullptr) {
+    body_ = std::move(value);
+    value = eval(*stmt.expr);
+  }
+  bind(stmt.target, value, stmt.offset);
+}
+
+void Evaluator::run_with(const Stmt& stmt) {
+  std::vector<Value> values;
+  for (const auto& item : stmt.with) values.push_back(eval(*item.second));
+  const ScopeGuard scope(*this);
+  for (size_t i = 0; i < values.size(); ++i) bind(stmt.with[i].first, values[i], stmt.offset);
   run(stmt.body);
-  Value value(std::move(outputs_.back()));
+}
+
+void Evaluator::run_filter_block(const Stmt& stmt) {
+  body_ = Value(captured([&] { run(stmt.body); }));
+  print(text(eval(*stmt.expr), stmt.offset), stmt.offset);
+}
+
+void Evaluator::run_call_block(const Stmt& stmt) {
+  const Value callee = eval(*stmt.expr->args[0]);
+  Args args = eval_args(*stmt.expr);
+  args.named.emplace_back("caller", make_macro(*stmt.macro, stmt.offset));
+  print(text(call(callee, std::move(args), stmt.expr->offset), stmt.offset), stmt.offset);
+}
+
+void Evaluator::bind(const Target& target, const Value& value, size_t offset) {
+  budget_.pay_step(offset);
+  if (!target.is_tuple) {
+    if (target.attribute.empty()) return assign(target.name, value);
+    const Value object = lookup(target.name, offset);
+    if (object.ns() == nullptr) {
+      fail("\"" + target.name + "\" is " + std::string(object.kind()) +
+               "; only a namespace has attributes to set",
+           offset);
+    }
+    budget_.pay_values(object.ns()->items.size(), offset);
+    return object.ns()->set(target.attribute, stored(value, offset));
+  }
+  const std::vector<Value> parts = to_items(value, offset, budget_);
+  if (parts.size() != target.parts.size()) {
+    fail(std::to_string(parts.size()) + " values for " + std::to_string(target.parts.size()) +
+             " targets",
+         offset);
+  }
+  for (size_t i = 0; i < parts.size(); ++i) bind(target.parts[i], parts[i], offset);
+}
+
+// --- macros ---
+
+Value Evaluator::make_macro(const MacroCode& macro, size_t offset) {
+  budget_.pay(kScopeCost, offset);
+  for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) scope->captured = true;
+  auto callable = std::make_shared<Callable>();
+  callable->kind = Callable::Kind::macro;
+  callable->name = macro.name;
+  callable->macro = &macro;
+  callable->outside = scope_;
+  return Value(std::move(callable));
+}
+
+void Evaluator::bind_parameters(const MacroCode& macro, Args& args, size_t offset) {
+  const auto take_named = [&args](const std::string& name) -> std::optional<Value> {
+    for (auto it = args.named.begin(); it != args.named.end(); ++it) {
+      if (it->first != name) continue;
+      Value value = std::move(it->second);
+      args.named.erase(it);
+      return value;
+    }
+    return std::nullopt;
+  };
+  const size_t first_default = macro.params.size() - macro.defaults.size();
+  for (size_t i = 0; i < macro.params.size(); ++i) {
+    const std::string& param = macro.params[i];
+    std::optional<Value> named = take_named(param);
+    if (i < args.plain.size()) {
+      if (named) fail("two values for the parameter \"" + param + "\"", offset);
+      assign(param, args.plain[i]);
+    } else if (named) {
+      assign(param, *std::move(named));
+    } else if (i >= first_default) {
+      assign(param, eval(*macro.defaults[i - first_default]));
+    } else {
+      assign(param, Value(Undefined{param}));
+    }
+  }
+  const auto is_param = [&macro](const char* name) {
+    return std::find(macro.params.begin(), macro.params.end(), name) != macro.params.end();
+  };
+  if (macro.uses_caller && !is_param("caller")) {
+    const std::optional<Value> caller = take_named("caller");
+    assign("caller", caller ? *caller : Value(Undefined{"caller"}));
+  }
+  std::vector<Value> more;
+  for (size_t i = macro.params.size(); i < args.plain.size(); ++i) {
+    more.push_back(std::move(args.plain[i]));
+  }
+  if (macro.uses_varargs && !is_param("varargs")) {
+    assign("varargs", make_list(std::move(more), List::Kind::tuple, offset));
+  } else if (!more.empty()) {
+    fail("the macro \"" + macro.name + "\" takes " + std::to_string(macro.params.size()) +
+             " arguments, not " + std::to_string(args.plain.size()),
+         offset);
+  }
+  if (macro.uses_kwargs && !is_param("kwargs")) {
+    Dict named;
+    for (auto& item : args.named) {
+      put(named, Value(Text(item.first, true)), std::move(item.second), offset);
+    }
+    assign("kwargs", Value(std::move(named)));
+  } else if (!args.named.empty()) {
+    fail("the macro \"" + macro.name + "\" takes no argument \"" + args.named[0].first + "\"",
+         offset);
+  }
+}
+
+Value Evaluator::call_macro(const Callable& callable, Args args, size_t offset) {
+  const Depth depth(*this, offset);
+  budget_.pay(kScopeCost, offset);
+  const ScopeGuard scope(*this, callable.outside);
+  bind_parameters(*callable.macro, args, offset);
+  outputs_.emplace_back();
+  run(callable.macro->body);
+  Text output = std::move(outputs_.back());
   outputs_.pop_back();
-  scopes_.pop_back();
-  assign(stmt.targets[0], std::move(value));
+  return Value(std::move(output));
+}
+
+Value Evaluator::call_loop(const Loop& loop, Args& args, size_t offset) {
+  if (loop.recursive == nullptr) fail("a call of a loop that is not recursive", offset);
+  if (args.plain.size() != 1 || !args.named.empty()) {
+    fail("a loop is called with one argument", offset);
+  }
+  const Depth depth(*this, offset);
+  budget_.pay(kScopeCost, offset);
+  const Stmt& stmt = *loop.recursive;
+  const int depth0 = loop.depth0 + 1;
+  const ScopeGuard scope(*this, loop.outside);
+  outputs_.emplace_back();
+  run_for(stmt, args.plain[0], depth0);
+  Text output = std::move(outputs_.back());
+  outputs_.pop_back();
+  return Value(std::move(output));
 }
 
 // --- variables ---
 
-Value Evaluator::lookup(const std::string& name) const {
-  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-    for (const auto& variable : *scope) {
+Value Evaluator::lookup(const std::string& name, size_t offset) const {
+  for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    for (const auto& variable : scope->variables) {
       if (variable.first == name) return variable.second;
     }
   }
+  if (find_function(name) != nullptr) {
+    auto function = std::make_shared<Callable>();
+    function->name = name;
+    return Value(std::move(function));
+  }
+  if (name == "self") refuse("\"self\" is not supported", offset);
   return Value(Undefined{name});
 }
 
 void Evaluator::assign(const std::string& name, Value value) {
-  for (auto& variable : scopes_.back()) {
+  for (auto& variable : scope_->variables) {
     if (variable.first == name) {
       variable.second = std::move(value);
       return;
     }
   }
-  scopes_.back().emplace_back(name, std::move(value));
+  scope_->variables.emplace_back(name, std::move(value));
 }
 
 Value Evaluator::stored(Value value, size_t offset) const {
@@ -144,147 +356,27 @@ Value Evaluator::stored(Value value, size_t offset) const {
   return value;
 }
 
-// --- expressions ---
+Value Evaluator::make_list(std::vector<Value> items, List::Kind kind, size_t offset) {
+  budget_.pay_values(items.size(), offset);
+  for (const Value& item : items) stored(item, offset);
+  return Value(List{.items = std::move(items), .kind = kind});
+}
 
-Value Evaluator::eval(const Expr& expr) {
-  budget_.pay_step(expr.offset);
-  switch (expr.kind) {
-    case Expr::Kind::literal:
-      return expr.value;
-    case Expr::Kind::list:
-      return eval_list(expr);
-    case Expr::Kind::dict:
-      return eval_dict(expr);
-    case Expr::Kind::name:
-      return lookup(expr.name);
-    case Expr::Kind::attribute:
-      return eval_attribute(expr);
-    case Expr::Kind::index:
-      return eval_index(expr);
-    case Expr::Kind::slice:
-      return eval_slice(expr);
-    case Expr::Kind::call:
-      return eval_call(expr);
-    case Expr::Kind::method:
-      return eval_method(expr);
-    case Expr::Kind::filter:
-      return eval_filter(expr);
-    case Expr::Kind::test:
-      return Value(apply_test(expr.test, eval(*expr.args[0])) != expr.negated);
-    case Expr::Kind::not_:
-      return Value(!eval(*expr.args[0]).truthy());
-    case Expr::Kind::minus:
-    case Expr::Kind::plus:
-    case Expr::Kind::binary:
-      return eval_binary(expr);
-    case Expr::Kind::concat:
-      return eval_concat(expr);
-    case Expr::Kind::compare:
-      return Value(eval_compare(expr));
-    case Expr::Kind::and_: {
-      Value left = eval(*expr.args[0]);
-      return left.truthy() ? eval(*expr.args[1]) : left;
-    }
-    case Expr::Kind::or_: {
-      Value left = eval(*expr.args[0]);
-      return left.truthy() ? left : eval(*expr.args[1]);
-    }
-    case Expr::Kind::conditional:
-      if (eval(*expr.args[1]).truthy()) return eval(*expr.args[0]);
-      if (expr.args[2] != nullptr) return eval(*expr.args[2]);
-      return Value(Undefined{"a condition without else"});
+void Evaluator::put(Dict& dict, Value key, Value value, size_t offset) {
+  if (key.dict() != nullptr || (key.list() != nullptr && key.list()->kind == List::Kind::list)) {
+    fail("a mapping with " + std::string(key.kind()) + " as a key", offset);
   }
-  KVIK_CHECK(false, "an expression without code");
-}
-
-Value Evaluator::eval_list(const Expr& expr) {
-  budget_.pay_values(expr.args.size(), expr.offset);
-  List list;
-  for (const ExprPtr& arg : expr.args) list.items.push_back(stored(eval(*arg), arg->offset));
-  return Value(std::move(list));
-}
-
-Value Evaluator::eval_dict(const Expr& expr) {
-  Dict dict;
-  for (size_t i = 0; i < expr.args.size(); i += 2) {
-    const Value key = eval(*expr.args[i]);
-    if (key.text() == nullptr) {
-      refuse("a mapping with " + std::string(key.kind()) + " as a key is not supported",
-             expr.args[i]->offset);
-    }
-    budget_.pay_text(*key.text(), expr.offset);
-    budget_.pay_values(1 + dict.items.size(), expr.offset);
-    Value value = stored(eval(*expr.args[i + 1]), expr.args[i + 1]->offset);
-    const auto same = std::find_if(dict.items.begin(), dict.items.end(), [&](const auto& item) {
-      return item.first.bytes() == key.text()->bytes();
-    });
-    if (same != dict.items.end()) {
-      same->second = std::move(value);
-    } else {
-      dict.items.emplace_back(*key.text(), std::move(value));
+  budget_.pay_values(1 + dict.items.size(), offset);
+  stored(key, offset);
+  stored(value, offset);
+  const auto pay = [&](size_t cost) { budget_.pay(cost, offset); };
+  for (auto& item : dict.items) {
+    if (equal(item.first, key, pay)) {
+      item.second = std::move(value);
+      return;
     }
   }
-  return Value(std::move(dict));
-}
-
-std::vector<Value> Evaluator::eval_args(const Expr& expr) {
-  std::vector<Value> args;
-  for (size_t i = 1; i < expr.args.size(); ++i) args.push_back(eval(*expr.args[i]));
-  return args;
-}
-
-Value Evaluator::eval_filter(const Expr& expr) {
-  const Value object = eval(*expr.args[0]);
-  if (expr.filter == Filter::tojson) {
-    std::optional<int64_t> indent;
-    for (const auto& item : expr.named) {
-      const Value value = eval(*item.second);
-      if (value.is_none()) continue;
-      if (value.integer() == nullptr) {
-        refuse("an indent that is " + std::string(value.kind()) + " is not supported", expr.offset);
-      }
-      indent = *value.integer();
-    }
-    return Value(to_json(object, indent, expr.offset, budget_));
-  }
-  const std::vector<Value> args = eval_args(expr);
-  return apply_filter(expr.filter, {object, args, expr.name, expr.offset, budget_});
-}
-
-Value Evaluator::eval_method(const Expr& expr) {
-  const Value object = eval(*expr.args[0]);
-  const std::vector<Value> args = eval_args(expr);
-  return call_method(expr.method, {object, args, expr.name, expr.offset, budget_});
-}
-
-Value Evaluator::make_namespace(const Expr& expr) {
-  if (!expr.args.empty()) {
-    refuse("\"namespace\" with an argument that has no name is not supported", expr.offset);
-  }
-  auto ns = std::make_shared<Namespace>();
-  for (const auto& item : expr.named) {
-    budget_.pay_values(1 + ns->items.size(), expr.offset);
-    ns->set(item.first, stored(eval(*item.second), item.second->offset));
-  }
-  return Value(std::move(ns));
-}
-
-Value Evaluator::eval_call(const Expr& expr) {
-  const Value variable = lookup(expr.name);
-  if (!variable.is_undefined()) {
-    fail("\"" + expr.name + "\" is " + std::string(variable.kind()) + ", not a function",
-         expr.offset);
-  }
-  if (expr.name == "namespace") return make_namespace(expr);
-  if (expr.name == "raise_exception") {
-    if (expr.args.size() != 1 || !expr.named.empty()) {
-      refuse("\"raise_exception\" without exactly one argument is not supported", expr.offset);
-    }
-    const Text message = to_text(eval(*expr.args[0]), expr.offset);
-    throw TemplateError{StatusCode::invalid_argument,
-                        "the template refuses these messages: " + message.bytes(), expr.offset};
-  }
-  refuse("the function \"" + expr.name + "\" is not supported", expr.offset);
+  dict.items.emplace_back(std::move(key), std::move(value));
 }
 
 }  // namespace kvik::jinja

@@ -1,32 +1,38 @@
+// JSON as json.dumps of Python writes it.
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <string>
 
 #include "model/jinja/builtins.h"
 #include "model/jinja/error.h"
+#include "model/jinja/strings.h"
+#include "model/unicode.h"
 
 namespace kvik::jinja {
 namespace {
 
 class JsonWriter {
  public:
-  JsonWriter(std::optional<int64_t> indent, size_t offset, Budget& budget)
-      : indent_(indent), offset_(offset), budget_(budget) {}
+  JsonWriter(const JsonStyle& style, size_t offset, Budget& budget)
+      : style_(style),
+        item_separator_(style.item_separator.value_or(Text(style.indent ? "," : ", ", true))),
+        key_separator_(style.key_separator.value_or(Text(": ", true))),
+        offset_(offset),
+        budget_(budget) {}
 
   // Recursion is bounded: values nest at most kMaxDepth deep.
   void write(const Value& value) {
     budget_.pay_step(offset_);
     if (value.text() != nullptr) {
       write_string(*value.text());
-    } else if (value.list() != nullptr) {
+    } else if (value.list() != nullptr && (value.list()->kind == List::Kind::list ||
+                                           value.list()->kind == List::Kind::tuple)) {
       write_list(*value.list());
     } else if (value.dict() != nullptr) {
       write_dict(*value.dict());
-    } else if (value.is_none()) {
-      put("null");
-    } else if (const bool* boolean = value.boolean()) {
-      put(*boolean ? "true" : "false");
-    } else if (const int64_t* integer = value.integer()) {
-      put(std::to_string(*integer));
+    } else if (const std::optional<std::string> text = scalar(value)) {
+      put(*text);
     } else {
       fail("\"tojson\" of " + std::string(value.kind()), offset_);
     }
@@ -39,16 +45,51 @@ class JsonWriter {
     budget_.pay(bytes.size(), offset_);
     out_.append(bytes, trusted);
   }
+  void put(const Text& text) {
+    budget_.pay_text(text, offset_);
+    out_.append(text);
+  }
+
+  static std::optional<std::string> scalar(const Value& value) {
+    if (value.is_none()) return "null";
+    if (const bool* boolean = value.boolean()) return *boolean ? "true" : "false";
+    if (const int64_t* integer = value.integer()) return std::to_string(*integer);
+    const double* real = value.real();
+    if (real == nullptr) return std::nullopt;
+    if (std::isnan(*real)) return "NaN";
+    if (std::isinf(*real)) return *real < 0 ? "-Infinity" : "Infinity";
+    return float_repr(*real);
+  }
 
   void write_string(const Text& text) {
     put("\"");
     size_t begin = 0;
     for (const Text::Run& run : text.runs()) {
       std::string escaped;
-      for (; begin < run.end; ++begin) append_escaped(text.bytes()[begin], escaped);
+      while (begin < run.end) {
+        const internal::Utf8Char c = internal::decode_utf8(text.bytes(), begin);
+        if (style_.ensure_ascii && c.valid && c.code_point >= 0x7F && c.length > 1) {
+          append_code(c.code_point, escaped);
+          begin += c.length;
+        } else {
+          append_escaped(text.bytes()[begin++], escaped);
+        }
+      }
       put(escaped, run.trusted);
     }
     put("\"");
+  }
+
+  static void append_code(uint32_t code_point, std::string& out) {
+    char code[16];
+    if (code_point < 0x10000) {
+      std::snprintf(code, sizeof code, "\\u%04x", code_point);
+    } else {
+      const uint32_t rest = code_point - 0x10000;
+      std::snprintf(code, sizeof code, "\\u%04x\\u%04x", 0xD800 + (rest >> 10),
+                    0xDC00 + (rest & 0x3FF));
+    }
+    out += code;
   }
 
   static void append_escaped(char c, std::string& out) {
@@ -58,9 +99,7 @@ class JsonWriter {
       out.push_back('\\');
       out.push_back(kNames[known]);
     } else if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(c));
-      out += code;
+      append_code(static_cast<unsigned char>(c), out);
     } else {
       out.push_back(c);
     }
@@ -80,16 +119,42 @@ class JsonWriter {
     put("]");
   }
 
+  // By key as Python orders strings or numbers; a mixture fails there too.
+  std::vector<const std::pair<Value, Value>*> sorted(const Dict& dict) const {
+    std::vector<const std::pair<Value, Value>*> items;
+    for (const auto& item : dict.items) items.push_back(&item);
+    if (!style_.sort_keys) return items;
+    for (const auto& item : dict.items) {
+      if (item.first.text() == nullptr && dict.items.size() > 1) {
+        refuse("\"tojson\" with sort_keys of keys that are no strings is not supported", offset_);
+      }
+    }
+    if (dict.items.size() < 2) return items;
+    budget_.pay(dict.items.size() * 64, offset_);
+    std::sort(items.begin(), items.end(), [](const auto* a, const auto* b) {
+      return a->first.text()->bytes() < b->first.text()->bytes();
+    });
+    return items;
+  }
+
   void write_dict(const Dict& dict) {
+    dict.note_whole();
     put("{");
     ++level_;
     bool first = true;
-    for (const auto& [key, value] : dict.items) {
+    for (const auto* item : sorted(dict)) {
       separate(first);
       first = false;
-      write_string(key);
-      put(": ");
-      write(value);
+      if (item->first.text() != nullptr) {
+        write_string(*item->first.text());
+      } else if (const std::optional<std::string> key = scalar(item->first)) {
+        put("\"" + *key + "\"");
+      } else {
+        fail("\"tojson\" of a mapping with " + std::string(item->first.kind()) + " as a key",
+             offset_);
+      }
+      put(key_separator_);
+      write(item->second);
     }
     --level_;
     if (!first) new_line();
@@ -97,31 +162,28 @@ class JsonWriter {
   }
 
   void separate(bool first) {
-    if (!first) put(indent_ ? "," : ", ");
+    if (!first) put(item_separator_);
     new_line();
   }
 
   void new_line() {
-    if (!indent_) return;
-    const auto spaces = static_cast<size_t>(level_ * *indent_);
-    budget_.pay(spaces, offset_);
-    put("\n" + std::string(spaces, ' '));
+    if (!style_.indent) return;
+    put("\n");
+    for (int i = 0; i < level_; ++i) put(*style_.indent);
   }
 
-  std::optional<int64_t> indent_;
+  const JsonStyle& style_;
+  Text item_separator_, key_separator_;
   size_t offset_;
   Budget& budget_;
-  int64_t level_ = 0;
+  int level_ = 0;
   Text out_;
 };
 
 }  // namespace
 
-Text to_json(const Value& value, std::optional<int64_t> indent, size_t offset, Budget& budget) {
-  if (indent && (*indent < 0 || *indent > 64)) {
-    refuse("\"tojson\" with an indent outside 0 to 64 is not supported", offset);
-  }
-  JsonWriter writer(indent, offset, budget);
+Text to_json(const Value& value, const JsonStyle& style, size_t offset, Budget& budget) {
+  JsonWriter writer(style, offset, budget);
   writer.write(value);
   return writer.take();
 }

@@ -12,6 +12,9 @@ namespace kvik::jinja {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_hex_digit(char c) { return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f'); }
+bool is_octal_digit(char c) { return c >= '0' && c <= '7'; }
+bool is_bit(char c) { return c == '0' || c == '1'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 
@@ -24,7 +27,9 @@ class Lexer {
       lex_data();
       if (pos_ >= source_.size()) break;
       const char kind = source_[pos_ + 1];
-      if (kind == '#') {
+      if (kind == '%' && skip_tag("raw", pos_)) {
+        lex_raw();
+      } else if (kind == '#') {
         skip_comment();
       } else {
         lex_tag(kind == '%');
@@ -84,6 +89,51 @@ class Lexer {
     }
   }
 
+  // The end of a tag of one word at `pos`, its closing sign and brace left to the caller: the
+  // position of the sign or of "%}". 0 if the tag is another one.
+  size_t skip_tag(std::string_view name, size_t pos) const {
+    const auto skip_space = [&] {
+      while (pos < source_.size()) {
+        const internal::Utf8Char c = internal::decode_utf8(source_, pos);
+        if (!c.valid || !internal::is_python_space(c.code_point)) return;
+        pos += c.length;
+      }
+    };
+    if (source_.substr(pos, 2) != "{%") return 0;
+    pos += 2;
+    if (pos < source_.size() && (source_[pos] == '-' || source_[pos] == '+')) ++pos;
+    skip_space();
+    if (source_.substr(pos, name.size()) != name) return 0;
+    pos += name.size();
+    skip_space();
+    const size_t sign = pos < source_.size() && (source_[pos] == '-' || source_[pos] == '+');
+    return source_.substr(pos + sign, 2) == "%}" ? pos : 0;
+  }
+
+  void lex_raw() {
+    const size_t begin = pos_;
+    const auto close = [&](size_t end) {
+      const char sign = source_[end] == '%' ? '\0' : source_[end];
+      pos_ = end + (sign == '\0' ? 2 : 3);
+      strip_after_tag(sign, true);
+    };
+    const size_t opened = skip_tag("raw", begin);
+    // Behind "raw" the line break stays.
+    pos_ = opened + (source_[opened] == '%' ? 2 : 3);
+    strip_after_tag(source_[opened] == '-' ? '-' : '\0', false);
+    const size_t inside = pos_;
+    for (size_t tag = inside; (tag = source_.find("{%", tag)) != std::string_view::npos; ++tag) {
+      const size_t end = skip_tag("endraw", tag);
+      if (end == 0) continue;
+      pos_ = tag;
+      const std::string_view text = strip_before_tag(source_.substr(inside, tag - inside), inside);
+      if (!text.empty()) add(TokenKind::data, std::string(text), inside);
+      close(end);
+      return;
+    }
+    fail("a \"raw\" is never closed", begin);
+  }
+
   void skip_comment() {
     const size_t begin = pos_;
     // In "{#-}" and the like the sign belongs to the opening.
@@ -132,7 +182,7 @@ class Lexer {
       while (is_name_part(peek())) ++pos_;
       add(TokenKind::name, std::string(source_.substr(begin, pos_ - begin)), begin);
     } else if (is_digit(c)) {
-      lex_integer();
+      lex_number();
     } else if (c == '"' || c == '\'') {
       lex_string(c);
     } else {
@@ -140,20 +190,47 @@ class Lexer {
     }
   }
 
-  void lex_integer() {
-    const size_t begin = pos_;
+  // Digits of a base, single underscores between them left out. Requires: a digit at pos_.
+  std::string lex_digits(bool (*is_one)(char)) {
     std::string digits;
-    for (; is_digit(peek()) || (peek() == '_' && is_digit(peek(1))); ++pos_) {
+    for (; is_one(peek()) || (peek() == '_' && is_one(peek(1))); ++pos_) {
       if (peek() != '_') digits.push_back(peek());
     }
-    const bool fraction = peek() == '.' && is_digit(peek(1));
-    if (fraction || is_name_part(peek())) {
-      refuse("a number that is not a plain decimal integer is not supported", begin);
+    return digits;
+  }
+
+  void lex_number() {
+    const size_t begin = pos_;
+    const char base = static_cast<char>(peek(1) | 0x20);
+    const size_t first = peek(2) == '_' ? 3 : 2;
+    if (peek() == '0' && (base == 'x' || base == 'o' || base == 'b')) {
+      const auto is_one = base == 'x' ? is_hex_digit : base == 'o' ? is_octal_digit : is_bit;
+      if (!is_one(peek(first))) fail("an integer without digits", begin);
+      pos_ += first;
+      add(TokenKind::integer, std::string{'0', base} + lex_digits(is_one), begin);
+      if (is_name_part(peek())) fail("an unexpected character after an integer", pos_);
+      return;
     }
-    if (digits.size() > 1 && digits[0] == '0') {
+    std::string digits = lex_digits(is_digit);
+    const bool after_dot = begin > 0 && source_[begin - 1] == '.';
+    bool real = false;
+    if (!after_dot && peek() == '.' && is_digit(peek(1))) {
+      real = true;
+      ++pos_;
+      digits += '.' + lex_digits(is_digit);
+    }
+    const size_t sign = peek(1) == '+' || peek(1) == '-' ? 1 : 0;
+    if (!after_dot && (peek() | 0x20) == 'e' && is_digit(peek(1 + sign))) {
+      real = true;
+      digits += std::string(source_.substr(pos_, 1 + sign));
+      pos_ += 1 + sign;
+      digits += lex_digits(is_digit);
+    }
+    if (is_name_part(peek())) fail("an unexpected character after a number", pos_);
+    if (!real && digits[0] == '0' && digits.find_first_not_of('0') != std::string::npos) {
       fail("an integer with a leading zero", begin);
     }
-    add(TokenKind::integer, std::move(digits), begin);
+    add(real ? TokenKind::real : TokenKind::integer, std::move(digits), begin);
   }
 
   void lex_string(char quote) {
@@ -186,7 +263,16 @@ class Lexer {
       internal::append_utf8(lex_hex(4, begin), value);
     } else if (c == 'U') {
       internal::append_utf8(lex_hex(8, begin), value);
-    } else if (is_digit(c) || c == 'N' || c == '\n' || c == '\0') {
+    } else if (c == '\n') {
+      // A line break after a backslash is left out.
+    } else if (is_octal_digit(c)) {
+      --pos_;
+      uint32_t code_point = 0;
+      for (int i = 0; i < 3 && is_octal_digit(peek()); ++i, ++pos_) {
+        code_point = code_point * 8 + static_cast<uint32_t>(peek() - '0');
+      }
+      internal::append_utf8(code_point, value);
+    } else if (c == 'N' || pos_ > source_.size()) {
       refuse("this escape in a string is not supported", begin);
     } else {
       value.push_back('\\');  // as in Python, an unknown escape stands for itself

@@ -16,7 +16,8 @@ enum class TokenKind : uint8_t {
   print_begin,  // {{
   print_end,
   name,
-  integer,
+  integer,  // value: digits, with a prefix like 0x
+  real,
   string,  // value: escapes resolved
   op,      // value: the operator as written
   end,

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +14,8 @@
 namespace kvik::jinja {
 
 enum class StripSide : uint8_t { left, right, both };
+enum class Case : uint8_t { upper, lower, title };
+enum class CharKind : uint8_t { alpha, decimal, digit, numeric, lower, upper, titlecase, space };
 
 // Without the characters of `set` at its ends; white space if there is no set.
 std::string_view strip_view(std::string_view text, StripSide side,
@@ -23,14 +26,35 @@ size_t count_chars(std::string_view text);
 // Where each character starts, and the size of the text at the end.
 std::vector<size_t> char_offsets(std::string_view text);
 
-// Requires: a separator that is not empty. At most `max_splits` cuts, any number if nullopt.
-std::vector<Text> split(const Text& text, std::string_view separator,
-                        std::optional<int64_t> max_splits);
+// Where non-overlapping occurrences start. Requires: `part` is not empty.
+std::vector<size_t> find_all(std::string_view text, std::string_view part);
 
-// Requires: `from` is not empty.
-Text replace(const Text& text, std::string_view from, const Text& to);
+// Requires: a separator that is not empty, or none (white space). At most `max_splits` cuts, any
+// number if nullopt; from the right end if `from_right`.
+std::vector<Text> split(const Text& text, std::optional<std::string_view> separator,
+                        std::optional<int64_t> max_splits, bool from_right);
+std::vector<Text> split_lines(const Text& text, bool keep_ends);
 
-// nullopt if the text is not ASCII.
-std::optional<Text> to_case(const Text& text, bool upper);
+// At most `count` times. An empty `from` is found before each character and at the end.
+Text replace(const Text& text, std::string_view from, const Text& to, std::optional<int64_t> count);
+
+// Every character in that case, or: the first of the text (capitalize) or of each word
+// (title_words) in title case and the others in lower case.
+Text to_case(const Text& text, Case to);
+Text capitalize(const Text& text);
+Text title_words(const Text& text);
+Text swap_case(const Text& text);
+
+bool is_kind(uint32_t code_point, CharKind kind);
+bool is_printable(uint32_t code_point);
+// isalpha() and the like: at least one character, and all of this kind. For `lower` and `upper`: at
+// least one, and none of the other cases.
+bool all_of_kind(std::string_view text, CharKind kind);
+
+// The text between spaces (or `fill`) on both sides up to `width` characters.
+Text pad(const Text& text, int64_t width, size_t left_share_percent, const Text& fill);
+
+// A float as Python's repr() prints it.
+std::string float_repr(double number);
 
 }  // namespace kvik::jinja

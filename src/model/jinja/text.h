@@ -24,6 +24,12 @@ class Text {
   const std::string& bytes() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
+  // Escaped for HTML already, as Markup of Python.
+  bool markup() const { return markup_; }
+  Text with_markup(bool markup) && {
+    markup_ = markup;
+    return std::move(*this);
+  }
   // Cover the text in order; neighbours differ.
   const std::vector<Run>& runs() const { return runs_; }
   // Memory and copying in bytes, roughly.
@@ -46,6 +52,7 @@ class Text {
 
   std::string bytes_;
   std::vector<Run> runs_;
+  bool markup_ = false;
 };
 
 // Like std::string_view::find, in linear time for any needle.
