@@ -27,7 +27,6 @@ constexpr std::string_view kNoMedia = "models read text only";
 constexpr std::string_view kNoDraft = "there is no speculative decoding yet";
 constexpr std::string_view kNoServer = "there is no server yet";
 constexpr std::string_view kNoEmbeddings = "embeddings are not computed";
-constexpr std::string_view kOwnTemplate = "chats are written by the template of the model file";
 constexpr std::string_view kScheduling = "the system places the threads; see taskset and numactl";
 constexpr std::string_view kLogging = "there is no log; messages go to standard error";
 constexpr std::string_view kTemplateWraps = "what stands around a message is up to the template";
@@ -123,17 +122,18 @@ constexpr LlamaOption kOptions[] = {
     {"--ids", kNothing, kRefuse, "-o json prints the ids alone"},
     {"--show-count", kNothing, kRefuse, "count the ids of -o json"},
     {"--jinja", kNothing, kIdle, "the template of the model is always run"},
-    {"--no-jinja", kNothing, kRefuse, kOwnTemplate},
-    {"--chat-template --chat-template-file", kValue, kRefuse, kOwnTemplate},
-    {"--chat-template-kwargs", kValue, kRefuse, "variables of the template are not set this way"},
+    {"--no-jinja", kNothing, kRefuse, "chats are written by a Jinja template"},
+    {"--chat-template", kValue, kRefuse, "name the template's file with --chat-template-file FILE"},
+    {"--chat-template-kwargs", kValue, kRefuse, "say each with --template-var NAME=JSON"},
     {"--skip-chat-parsing --no-skip-chat-parsing", kNothing, kIdle, "answers are not parsed"},
     {"--prefill-assistant --no-prefill-assistant", kNothing, kRefuse,
      "an answer begins where the template lets it"},
     {"--reasoning-format -rea --reasoning --reasoning-effort --reasoning-budget "
      "--reasoning-budget-message",
-     kValue, kRefuse, "whether a model thinks is up to its template"},
+     kValue, kRefuse,
+     "whether a model thinks is up to its template: --template-var enable_thinking=false"},
     {"--reasoning-preserve --no-reasoning-preserve", kNothing, kRefuse,
-     "whether a model thinks is up to its template"},
+     "whether a model thinks is up to its template: --template-var enable_thinking=false"},
     // The draw.
     {"--samplers --sampler-seq --sampling-seq", kValue, kRefuse, "the order of samplers is fixed"},
     {"--mirostat --xtc-probability --dry-multiplier --dynatemp-range --presence-penalty "

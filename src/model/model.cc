@@ -39,11 +39,8 @@ std::optional<TokenId> end_of_answer(const ChatTemplate& chat_template,
                                      const Tokenizer& tokenizer) {
   constexpr std::string_view kAnswer = "kvik-answer";
   ChatInput input;
-  input.messages.resize(2);
-  input.messages[0].role = "user";
-  input.messages[0].content = "kvik-question";
-  input.messages[1].role = "assistant";
-  input.messages[1].content = kAnswer;
+  input.messages.emplace_back("user", "kvik-question");
+  input.messages.emplace_back("assistant", std::string(kAnswer));
   const auto spelled = [&tokenizer](std::optional<TokenId> id) {
     return id ? std::string(tokenizer.piece(*id).value()) : std::string();
   };
