@@ -421,6 +421,11 @@ b' }}
 {{ word | default('x') | upper | lower | title | trim | length }}
 {{ caller is defined }}
 {{ 1 < 2 < 3 }} {{ 1 < 2 > 3 }} {{ 1 == 1 != 2 }} {{ 'a' in 'ab' in ['ab'] }}
+{% break %}
+{% for i in [1, 2] %}{% with %}{% break %}{% endwith %}{{ i }}{% endfor %}{% for i in [1, 2] %}{% set x %}{% if i == 2 %}{% continue %}{% endif %}y{% endset %}{{ x }}{% endfor %}{% for i in [1] %}a{% filter upper %}b{% break %}{% endfilter %}{% endfor %}{% for i in [1] %}{% for j in [] %}{% else %}{% break %}{% endfor %}x{% endfor %}
+{% for i in [1] %}{% macro m() %}{% break %}{% endmacro %}{% endfor %}
+{% block a %}x{{ word }}{% set z = 1 %}{% endblock %}{{ z is defined }}{% for i in [1] %}{% block b scoped %}{{ i }}{% endblock b %}{% block c %}{{ i is defined }}{% endblock %}{% endfor %}
+{{ '{:<05}|{:>05}|{:^05}'.format(3, 4, 5) }} {{ 1e400 }} {{ -1e400 }}
 {{ [1, [2, 3]] | tojson }} {{ {'a': {'b': 1}} | tojson(indent=2) }}
 """
 

@@ -90,7 +90,7 @@ struct Stmt {
     filter,     // what body prints, through expr
     macro,      // macro
     call,       // expr, with macro as caller
-    scope,      // body
+    scope,      // body, at_top
     break_,
     continue_,
     unsupported,  // data: its name
@@ -106,6 +106,7 @@ struct Stmt {
   ExprPtr expr{};
   ExprPtr filter{};
   bool recursive = false;
+  bool at_top = false;  // sees the variables of the template's top level only
   Target target{};
   std::vector<std::pair<Target, ExprPtr>> with{};
   std::vector<Branch> branches{};

@@ -75,29 +75,27 @@ Evaluator::Flow Evaluator::run(const Stmt& stmt) {
     case Stmt::Kind::if_:
       return run_if(stmt);
     case Stmt::Kind::for_:
-      run_for(stmt, eval(*stmt.expr), 0);
-      break;
+      return run_for(stmt, eval(*stmt.expr), 0);
     case Stmt::Kind::set:
       bind(stmt.target, eval(*stmt.expr), stmt.offset);
       break;
     case Stmt::Kind::set_block:
-      run_set_block(stmt);
-      break;
+      return run_set_block(stmt);
     case Stmt::Kind::with:
-      run_with(stmt);
-      break;
+      return run_with(stmt);
     case Stmt::Kind::filter:
-      run_filter_block(stmt);
-      break;
+      return run_filter_block(stmt);
     case Stmt::Kind::macro:
       assign(stmt.macro->name, make_macro(*stmt.macro, stmt.offset));
       break;
     case Stmt::Kind::call:
       run_call_block(stmt);
       break;
-    case Stmt::Kind::scope:
-      print(captured([&] { run(stmt.body); }), stmt.offset);
+    case Stmt::Kind::scope: {
+      const ScopeGuard scope(*this, stmt.at_top ? globals_.get() : scope_);
+      run(stmt.body);
       break;
+    }
     case Stmt::Kind::break_:
       return Flow::break_;
     case Stmt::Kind::continue_:
@@ -117,14 +115,13 @@ void Evaluator::print(const Text& text, size_t offset) {
   }
 }
 
-template <class Body>
-Text Evaluator::captured(const Body& body) {
-  const ScopeGuard scope(*this);
+Evaluator::Flow Evaluator::capture(const Block& body, Scope* parent, Text& text) {
+  const ScopeGuard scope(*this, parent);
   outputs_.emplace_back();
-  body();
-  Text text = std::move(outputs_.back());
+  const Flow flow = run(body);
+  text = std::move(outputs_.back());
   outputs_.pop_back();
-  return text;
+  return flow;
 }
 
 Evaluator::Flow Evaluator::run_if(const Stmt& stmt) {
@@ -144,13 +141,12 @@ std::vector<Value> Evaluator::filtered(const Stmt& stmt, std::vector<Value> item
   return kept;
 }
 
-void Evaluator::run_for(const Stmt& stmt, const Value& iterable, int depth0) {
+Evaluator::Flow Evaluator::run_for(const Stmt& stmt, const Value& iterable, int depth0) {
   std::vector<Value> items = to_items(iterable, stmt.expr->offset, budget_);
   if (stmt.filter != nullptr) items = filtered(stmt, std::move(items));
   if (items.empty()) {
     const ScopeGuard scope(*this);
-    run(stmt.else_body);
-    return;
+    return run(stmt.else_body);
   }
   auto loop = std::make_shared<Loop>();
   loop->items = std::make_shared<const std::vector<Value>>(std::move(items));
@@ -169,28 +165,36 @@ void Evaluator::run_for(const Stmt& stmt, const Value& iterable, int depth0) {
     bind(stmt.target, (*loop->items)[i], stmt.offset);
     if (run(stmt.body) == Flow::break_) break;
   }
+  return Flow::next;
 }
 
-void Evaluator::run_set_block(const Stmt& stmt) {
-  Value value(captured([&] { run(stmt.body); }));
+// Where the body leaves a loop, what it printed is lost, as in Jinja.
+Evaluator::Flow Evaluator::run_set_block(const Stmt& stmt) {
+  Text body;
+  if (const Flow flow = capture(stmt.body, scope_, body); flow != Flow::next) return flow;
+  Value value(std::move(body));
   if (stmt.expr != nullptr) {
     body_ = std::move(value);
     value = eval(*stmt.expr);
   }
   bind(stmt.target, value, stmt.offset);
+  return Flow::next;
 }
 
-void Evaluator::run_with(const Stmt& stmt) {
+Evaluator::Flow Evaluator::run_with(const Stmt& stmt) {
   std::vector<Value> values;
   for (const auto& item : stmt.with) values.push_back(eval(*item.second));
   const ScopeGuard scope(*this);
   for (size_t i = 0; i < values.size(); ++i) bind(stmt.with[i].first, values[i], stmt.offset);
-  run(stmt.body);
+  return run(stmt.body);
 }
 
-void Evaluator::run_filter_block(const Stmt& stmt) {
-  body_ = Value(captured([&] { run(stmt.body); }));
+Evaluator::Flow Evaluator::run_filter_block(const Stmt& stmt) {
+  Text body;
+  if (const Flow flow = capture(stmt.body, scope_, body); flow != Flow::next) return flow;
+  body_ = Value(std::move(body));
   print(text(eval(*stmt.expr), stmt.offset), stmt.offset);
+  return Flow::next;
 }
 
 void Evaluator::run_call_block(const Stmt& stmt) {

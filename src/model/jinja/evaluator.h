@@ -81,16 +81,15 @@ class Evaluator {
   Flow run(const Block& block);
   Flow run(const Stmt& stmt);
   Flow run_if(const Stmt& stmt);
-  void run_for(const Stmt& stmt, const Value& iterable, int depth0);
+  Flow run_for(const Stmt& stmt, const Value& iterable, int depth0);
   std::vector<Value> filtered(const Stmt& stmt, std::vector<Value> items);
-  void run_set_block(const Stmt& stmt);
-  void run_with(const Stmt& stmt);
+  Flow run_set_block(const Stmt& stmt);
+  Flow run_with(const Stmt& stmt);
   void run_call_block(const Stmt& stmt);
-  void run_filter_block(const Stmt& stmt);
+  Flow run_filter_block(const Stmt& stmt);
   void print(const Text& text, size_t offset);
-  // What `body` prints, in a scope of its own.
-  template <class Body>
-  Text captured(const Body& body);
+  // What the body prints, in a scope of its own under `parent`.
+  Flow capture(const Block& body, Scope* parent, Text& text);
   void bind(const Target& target, const Value& value, size_t offset);
   Value make_macro(const MacroCode& macro, size_t offset);
   Value call_macro(const Callable& callable, Args args, size_t offset);

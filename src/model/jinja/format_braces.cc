@@ -19,11 +19,13 @@ Spec read_spec(const Text& text, size_t offset) {
   const std::string_view bytes = text.bytes();
   const std::string_view kAligns = "<>^=";
   size_t pos = 0;
+  bool own_fill = false;
   const auto at = [&](size_t i) { return i < bytes.size() ? bytes[i] : '\0'; };
   const size_t first = bytes.empty() ? 0 : internal::decode_utf8(bytes, 0).length;
   if (at(first) != '\0' && kAligns.find(at(first)) != std::string_view::npos) {
     spec.fill = text.substr(0, first);
     spec.align = at(first);
+    own_fill = true;
     pos = first + 1;
   } else if (at(0) != '\0' && kAligns.find(at(0)) != std::string_view::npos) {
     spec.align = at(pos++);
@@ -36,10 +38,8 @@ Spec read_spec(const Text& text, size_t offset) {
   if (at(pos) == '0') {
     ++pos;
     spec.zero = true;
-    if (spec.align == '\0') {
-      spec.align = '=';
-      spec.fill = Text("0", true);
-    }
+    if (!own_fill) spec.fill = Text("0", true);
+    if (spec.align == '\0') spec.align = '=';
   }
   spec.width = read_number(bytes, pos, offset);
   if (at(pos) == ',' || at(pos) == '_') spec.grouping = at(pos++);

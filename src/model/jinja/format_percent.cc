@@ -25,6 +25,7 @@ class PercentFormat {
 
   Text run() {
     budget_.pay_text(text_, offset_);
+    if (text_.markup()) refuse("\"%\" on escaped text is not supported", offset_);
     while (pos_ < bytes_.size()) {
       const size_t percent = std::min(bytes_.find('%', pos_), bytes_.size());
       result_.append(text_, pos_, percent);
@@ -109,9 +110,10 @@ class PercentFormat {
 
   void append(const Value& value, Spec spec) {
     switch (spec.type) {
+      case 'a':
+        refuse("\"%a\" is not supported", offset_);
       case 's':
       case 'r':
-      case 'a':
         return append_text(
             spec.type == 's' ? to_text(value, offset_, budget_) : to_repr(value, offset_, budget_),
             spec);

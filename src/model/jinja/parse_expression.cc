@@ -1,7 +1,7 @@
 // Parser: expressions.
 #include <charconv>
-#include <cstdlib>
 
+#include "model/jinja/numbers.h"
 #include "model/jinja/parser.h"
 
 namespace kvik::jinja {
@@ -175,11 +175,8 @@ ExprPtr Parser::parse_number() {
   const Token token = next();
   ExprPtr expr = node(Expr::Kind::literal, token.offset);
   if (token.kind == TokenKind::real) {
-    double number = 0;
-    const char* const end = token.value.data() + token.value.size();
-    if (std::from_chars(token.value.data(), end, number).ec != std::errc()) {
-      refuse("a float beyond the range of a double is not supported", token.offset);
-    }
+    // Beyond the range of doubles it is infinite, as in Python.
+    const double number = parse_float(token.value).value_or(0);
     expr->value = Value(number);
     return expr;
   }

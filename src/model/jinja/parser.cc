@@ -114,7 +114,9 @@ Stmt Parser::parse_tag(const std::string& tag, size_t offset) {
   if (tag == "call") return parse_call_block(offset);
   if (tag == "filter") return parse_filter_block(offset);
   if (tag == "generation") return parse_generation(offset);
+  if (tag == "block") return parse_block_tag(offset);
   if (tag == "break" || tag == "continue") {
+    if (loops_ == 0) fail("\"" + tag + "\" outside of a loop", offset);
     expect_block_end();
     return {.kind = tag == "break" ? Stmt::Kind::break_ : Stmt::Kind::continue_, .offset = offset};
   }
@@ -129,7 +131,7 @@ Stmt Parser::parse_tag(const std::string& tag, size_t offset) {
     expect_block_end();
     return stmt;
   }
-  for (const char* known : {"autoescape", "block", "extends", "from", "import", "include"}) {
+  for (const char* known : {"autoescape", "extends", "from", "import", "include"}) {
     if (tag == known) return parse_unsupported(tag, offset);
   }
   if (tag.substr(0, 3) == "end" || tag == "else" || tag == "elif") {
@@ -217,7 +219,9 @@ Stmt Parser::parse_for(size_t offset) {
   if (accept_name("if")) stmt.filter = parse_expression();
   stmt.recursive = accept_name("recursive");
   expect_block_end();
+  ++loops_;
   stmt.body = parse_block({"endfor", "else"});
+  --loops_;
   if (ahead().value == "else") {
     next();
     next();
@@ -273,7 +277,7 @@ void Parser::parse_signature(MacroCode& macro) {
 
 void Parser::parse_macro_body(MacroCode& macro, std::string_view end) {
   macros_.push_back(&macro);
-  macro.body = parse_block({end});
+  macro.body = parse_closed_block(end);
   macros_.pop_back();
   expect_end_tag(end);
 }
@@ -310,11 +314,34 @@ Stmt Parser::parse_filter_block(size_t offset) {
   return stmt;
 }
 
+Block Parser::parse_closed_block(std::string_view end) {
+  const int loops = std::exchange(loops_, 0);
+  Block block = parse_block({end});
+  loops_ = loops;
+  return block;
+}
+
+// Nothing replaces a block here: it prints its body, which sees variables of the template's top
+// level only, unless it is "scoped".
+Stmt Parser::parse_block_tag(size_t offset) {
+  Stmt stmt{.kind = Stmt::Kind::scope, .offset = offset};
+  const std::string name = expect_any_name("the name of a block");
+  stmt.at_top = !accept_name("scoped");
+  if (at_name("required")) refuse("\"required\" is not supported", here().offset);
+  expect_block_end();
+  stmt.body = parse_closed_block("endblock");
+  expect(TokenKind::block_begin, "an end tag");
+  next();
+  accept_name(name);
+  expect_block_end();
+  return stmt;
+}
+
 // Marks what an assistant wrote, for training; a prompt is the same without.
 Stmt Parser::parse_generation(size_t offset) {
   Stmt stmt{.kind = Stmt::Kind::scope, .offset = offset};
   expect_block_end();
-  stmt.body = parse_block({"endgeneration"});
+  stmt.body = parse_closed_block("endgeneration");
   expect_end_tag("endgeneration");
   return stmt;
 }
@@ -325,13 +352,9 @@ Stmt Parser::parse_unsupported(const std::string& tag, size_t offset) {
   stmt.data = Text(tag, true);
   while (here().kind != TokenKind::block_end && here().kind != TokenKind::end) next();
   expect_block_end();
-  const std::string end = "end" + tag;
-  if (tag != "autoescape" && tag != "block") return stmt;
-  stmt.body = parse_block({end});
-  expect(TokenKind::block_begin, "an end tag");
-  next();
-  if (tag == "block" && here().kind == TokenKind::name) next();
-  expect_block_end();
+  if (tag != "autoescape") return stmt;
+  stmt.body = parse_block({"endautoescape"});
+  expect_end_tag("endautoescape");
   return stmt;
 }
 

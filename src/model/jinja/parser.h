@@ -77,6 +77,9 @@ class Parser {
   Stmt parse_call_block(size_t offset);
   Stmt parse_filter_block(size_t offset);
   Stmt parse_generation(size_t offset);
+  Stmt parse_block_tag(size_t offset);
+  // A body that "break" and "continue" cannot leave.
+  Block parse_closed_block(std::string_view end);
   Stmt parse_unsupported(const std::string& tag, size_t offset);
   void parse_signature(MacroCode& macro);
   // The body of a macro up to `end`, with what it uses of its call.
@@ -126,6 +129,7 @@ class Parser {
   size_t pos_ = 0;
   int nesting_ = 0;
   std::vector<MacroCode*> macros_;  // those around this place
+  int loops_ = 0;                   // that "break" could end here
 };
 
 }  // namespace kvik::jinja
