@@ -15,8 +15,8 @@
 namespace kvik {
 namespace {
 
-using testing::GgufWriter;
 using ::testing::AllOf;
+using testing::GgufWriter;
 using ::testing::HasSubstr;
 using testing::TensorSpec;
 using Bytes = std::vector<std::byte>;
@@ -82,7 +82,8 @@ TEST(GgufParts, ThatDoNotBelongTogetherAreNamed) {
   expect({kSecond, kFirst}, "part 1: says that it is part 2 of 2");
   expect({kFirst, kFirst}, "part 2: says that it is part 1 of 2");
   expect({kFirst}, "has 2 parts", "1 are here");
-  expect({kFirst, {.number = 1, .count = 3, .tensors = {"c"}}}, "part 2: says that the model has 3");
+  expect({kFirst, {.number = 1, .count = 3, .tensors = {"c"}}},
+         "part 2: says that the model has 3");
   expect({kFirst, {.number = 1, .num_tensors = 9, .tensors = {"c"}}}, "part 2", "another model");
   expect({kFirst, {.number = 1, .tensors = {"c"}, .architecture = "qwen2"}},
          "\"general.architecture\" with another value", "part 2");
@@ -94,8 +95,8 @@ TEST(GgufParts, ThatDoNotBelongTogetherAreNamed) {
 TEST(GgufParts, CutAnywhereAreRefused) {
   const Bytes first = write(kFirst), second = write(kSecond);
   for (size_t size = 0; size < second.size(); ++size) {
-    ASSERT_FALSE(join({first, Bytes(second.begin(), second.begin() + static_cast<ptrdiff_t>(size))})
-                     .ok())
+    ASSERT_FALSE(
+        join({first, Bytes(second.begin(), second.begin() + static_cast<ptrdiff_t>(size))}).ok())
         << size;
   }
   for (size_t size = 0; size < first.size(); ++size) {
@@ -140,14 +141,13 @@ TEST_F(GgufPartFiles, OneThatIsMissingIsNamed) {
   std::filesystem::remove(path("m-00002-of-00002.gguf"));
   const Status status = GgufFile::open(path("m-00001-of-00002.gguf")).status();
   EXPECT_EQ(status.code(), StatusCode::io_error);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr(path("m-00002-of-00002.gguf")),
-                                      HasSubstr("part 2 of the 2")));
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr(path("m-00002-of-00002.gguf")), HasSubstr("part 2 of the 2")));
 }
 
 TEST_F(GgufPartFiles, AFirstPartOfAnotherNameSaysHowItMustBeCalled) {
   std::filesystem::rename(path("m-00001-of-00002.gguf"), path("m.gguf"));
-  EXPECT_THAT(GgufFile::open(path("m.gguf")).status().message(),
-              HasSubstr("-00001-of-00002.gguf"));
+  EXPECT_THAT(GgufFile::open(path("m.gguf")).status().message(), HasSubstr("-00001-of-00002.gguf"));
 }
 
 }  // namespace

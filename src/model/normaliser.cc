@@ -46,9 +46,8 @@ std::vector<int32_t> decompose(std::string_view text) {
   for (auto begin = points.begin(); begin != points.end();) {
     begin = std::find_if(begin, points.end(), is_mark);
     const auto end = std::find_if_not(begin, points.end(), is_mark);
-    std::stable_sort(begin, end, [](int32_t a, int32_t b) {
-      return combining_class(a) < combining_class(b);
-    });
+    std::stable_sort(begin, end,
+                     [](int32_t a, int32_t b) { return combining_class(a) < combining_class(b); });
     begin = end;
   }
   return points;
@@ -57,9 +56,9 @@ std::vector<int32_t> decompose(std::string_view text) {
 // Requires: well-formed UTF-8.
 std::string nfc(std::string_view text) {
   std::vector<int32_t> points = decompose(text);
-  const auto count = utf8proc_normalize_utf32(
-      points.data(), static_cast<utf8proc_ssize_t>(points.size()),
-      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const auto count =
+      utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
+                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   KVIK_CHECK(count >= 0, "composition takes any characters");
   std::string composed;
   for (utf8proc_ssize_t i = 0; i < count; ++i) {

@@ -32,7 +32,9 @@ TEST(Nfc, LeavesBytesThatAreNotUtf8AndJoinsNothingAcrossThem) {
   const std::string bad = "e\xff\xcc\x81";
   EXPECT_EQ(nfc_of(bad), bad);
   EXPECT_EQ(nfc_of("\xcc"), "\xcc");
-  EXPECT_EQ(nfc_of("e\u0301\xed\xa0\x80" "e\u0301"), "\u00e9\xed\xa0\x80\u00e9");
+  EXPECT_EQ(nfc_of("e\u0301\xed\xa0\x80"
+                   "e\u0301"),
+            "\u00e9\xed\xa0\x80\u00e9");
 }
 
 TEST(Nfc, SaysWhereAByteCameFrom) {
