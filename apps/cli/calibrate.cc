@@ -43,7 +43,7 @@ Result<std::string> output_path(const CalibrateOptions& options, const Model& mo
   std::string path = options.output;
   std::error_code error;
   if (path.empty()) {
-    Result<uint64_t> fingerprint = model_fingerprint(model);
+    const Result<ModelFingerprint> fingerprint = model_fingerprint(model);
     if (!fingerprint.ok()) return fingerprint.status();
     path = calibration_path(cache_folder(), *fingerprint, options.frame);
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);

@@ -155,6 +155,26 @@ ordered_json kv_json(const InspectOptions& options, const KvTable& table) {
           {"formats", formats}};
 }
 
+ordered_json parts_json(const GgufFile& file) {
+  ordered_json parts = ordered_json::array();
+  for (int part = 0; part < file.num_parts(); ++part) {
+    parts.push_back({{"file", text_json(file.part_name(part))}, {"bytes", file.part_bytes(part)}});
+  }
+  return parts;
+}
+
+// Of a model in several files; otherwise empty.
+std::string parts_text(const GgufFile& file) {
+  if (file.num_parts() == 1) return "";
+  std::string text = format("\nParts (%d)\n", file.num_parts());
+  for (int part = 0; part < file.num_parts(); ++part) {
+    text += "  " + one_line(file.part_name(part)) +
+            format("  %lld bytes (%s)\n", static_cast<long long>(file.part_bytes(part)),
+                   bytes_text(file.part_bytes(part)).c_str());
+  }
+  return text;
+}
+
 ordered_json file_json(const InspectOptions& options, const GgufFile& file) {
   ordered_json metadata = ordered_json::object();
   ordered_json nameless = ordered_json::array();  // no JSON object has keys that are not UTF-8
@@ -176,17 +196,22 @@ ordered_json file_json(const InspectOptions& options, const GgufFile& file) {
          {"shape", shape},
          {"bytes", tensor.num_bytes ? ordered_json(*tensor.num_bytes) : ordered_json(nullptr)}});
   }
-  ordered_json json = {
-      {"file", text_json(options.model)}, {"version", file.version()}, {"bytes", file.file_bytes()},
-      {"alignment", file.alignment()},    {"metadata", metadata},      {"tensors", tensors}};
+  ordered_json json = {{"file", text_json(options.model)},
+                       {"version", file.version()},
+                       {"bytes", file.file_bytes()},
+                       {"alignment", file.alignment()},
+                       {"parts", parts_json(file)},
+                       {"metadata", metadata},
+                       {"tensors", tensors}};
   if (!nameless.empty()) json["metadata_of_other_keys"] = nameless;
   return json;
 }
 
 std::string file_text(const InspectOptions& options, const GgufFile& file) {
   std::string text =
-      format("%s: GGUF version %u, %s, %zu tensors\n\nMetadata\n", one_line(options.model).c_str(),
+      format("%s: GGUF version %u, %s, %zu tensors\n", one_line(options.model).c_str(),
              file.version(), bytes_text(file.file_bytes()).c_str(), file.tensors().size());
+  text += parts_text(file) + "\nMetadata\n";
   for (const GgufEntry& entry : file.metadata()) {
     std::string value = value_json(entry.value, options.all_arrays ? INT64_MAX : kMaxShown).dump();
     if (value.size() > kMaxTextBytes && !options.all_arrays) {

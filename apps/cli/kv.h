@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvik/core/status.h"
+#include "kvik/engine/key_calibration.h"
 #include "kvik/engine/session.h"
 #include "kvik/eval/candidate.h"
 #include "kvik/model/model_runner.h"
@@ -85,7 +86,8 @@ std::string counted_text(const std::vector<KvOptions>& ways, const ModelInfo& in
 Status check_calibration(const KvExtras& options, const Model& model);
 
 // Where calibrations are kept: $KVIK_CACHE_DIR, else $XDG_CACHE_HOME/kvik, else ~/.cache/kvik.
-std::string calibration_path(const std::string& folder, uint64_t fingerprint, int frame);
+std::string calibration_path(const std::string& folder, const ModelFingerprint& fingerprint,
+                             int frame);
 std::string cache_folder();
 
 // The calibration that the keys of these formats want, or null: from the file named, or from the

@@ -19,9 +19,9 @@ std::string cache_folder() {
   return (home.empty() ? "." : home) + "/.cache/kvik";
 }
 
-std::string calibration_path(const std::string& folder, uint64_t fingerprint, int frame) {
-  return folder + format("/calibration/%016llx-%d.kvcal",
-                         static_cast<unsigned long long>(fingerprint), frame);
+std::string calibration_path(const std::string& folder, const ModelFingerprint& fingerprint,
+                             int frame) {
+  return folder + "/calibration/" + to_string(fingerprint) + "-" + std::to_string(frame) + ".kvcal";
 }
 
 Result<KeyCalibration> calibrate(ModelRunner& runner, std::vector<std::vector<TokenId>> texts,
@@ -69,12 +69,12 @@ Result<std::shared_ptr<const KeyCalibration>> key_calibration(const KvOptions& o
     return std::make_shared<const KeyCalibration>(std::move(made).value());
   };
   if (options.calibration != "auto") return shared(read_calibration(options, runner.model()));
-  Result<uint64_t> fingerprint = model_fingerprint(runner.model());
+  const Result<ModelFingerprint> fingerprint = model_fingerprint(runner.model());
   if (!fingerprint.ok()) return fingerprint.status();
   const std::string path = calibration_path(cache_folder(), *fingerprint, options.frame);
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
-    Result<KeyCalibration> read = load_calibration(runner.model(), path);
+    Result<KeyCalibration> read = load_calibration(runner.model(), path, *fingerprint);
     if (read.ok()) return shared(std::move(read));
     warn(read.status().message() + "; it is made anew");
   }

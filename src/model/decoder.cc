@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "model/gguf_parser.h"
 #include "model/layers.h"
 
 namespace kvik::internal {
@@ -67,6 +68,16 @@ DecoderLayer read_layer(ModelFileReader& reader, const ModelInfo& info, const De
     layer.q_bias = reader.vector(prefix + "attn_q.bias", q_width);
     layer.k_bias = reader.vector(prefix + "attn_k.bias", k_width);
     layer.v_bias = reader.vector(prefix + "attn_v.bias", v_width);
+  }
+  if (parts.optional_biases) {
+    const auto optional = [&](const std::string& name, int64_t size) {
+      return reader.has_tensor(prefix + name) ? reader.vector(prefix + name, size)
+                                              : std::vector<float>();
+    };
+    layer.q_bias = optional("attn_q.bias", q_width);
+    layer.k_bias = optional("attn_k.bias", k_width);
+    layer.v_bias = optional("attn_v.bias", v_width);
+    layer.output_bias = optional("attn_output.bias", width);
   }
   if (parts.qk_norm) {
     layer.q_norm = reader.vector(prefix + "attn_q_norm.weight", info.head_dim_k);
@@ -151,6 +162,7 @@ Status run_attention(const Decoder& model, const DecoderLayer& layer, const Forw
   call.out = TensorView(w.attention, DType::f32, {n, info.num_heads, info.head_dim_v});
   if (Status status = attend(pass.backend, call); !status.ok()) return status;
   multiply(pass, layer.attn_output, w.attention, w.delta);
+  add_row(pass.team, w.delta, n, layer.output_bias);
   add_delta(model, layer.attn_post_norm, pass);
   return {};
 }
@@ -218,6 +230,32 @@ std::vector<bool> read_window_pattern(ModelFileReader& reader, int num_layers, i
   std::vector<bool> has_window;
   for (int i = 0; i < num_layers; ++i) has_window.push_back(every == 0 || (i + 1) % every != 0);
   return has_window;
+}
+
+void read_unplaced_window(ModelFileReader& reader, ModelInfo& info) {
+  constexpr std::string_view kKey = "attention.sliding_window";
+  if (!reader.has_key(kKey)) return;
+  const int window = reader.integer_of_layers(kKey, 0, INT32_MAX, info.num_layers);
+  if (!reader.status().ok() || window == 0) return;
+  if (window < info.context_length) {
+    reader.fail(unsupported(quoted(info.architecture + "." + std::string(kKey)) + " is " +
+                            std::to_string(window) +
+                            "; kvik does not compute a window below the trained context of " +
+                            std::to_string(info.context_length) +
+                            " tokens for this architecture, whose files do not say which layers "
+                            "have it, and the results would be wrong without it"));
+    return;
+  }
+  info.max_context = window;
+}
+
+Status check_reach(const ModelInfo& info, int64_t num_tokens) {
+  if (!info.max_context || num_tokens <= *info.max_context) return {};
+  return unsupported("a context of " + std::to_string(num_tokens) + " tokens goes beyond " +
+                     quoted(info.architecture + ".attention.sliding_window") + ", which is " +
+                     std::to_string(*info.max_context) +
+                     " and which kvik does not compute for this architecture; take a context of " +
+                     std::to_string(*info.max_context) + " tokens or fewer");
 }
 
 void group_windows(const std::vector<bool>& has_window, int window, int window_rope_idx,

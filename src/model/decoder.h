@@ -24,7 +24,7 @@ struct DecoderLayer {
   std::vector<float> attn_norm, ffn_norm;
   Weight q, k, v, attn_output;
   Weight gate, up, down;
-  std::vector<float> q_bias, k_bias, v_bias;
+  std::vector<float> q_bias, k_bias, v_bias, output_bias;
   std::vector<float> q_norm, k_norm;  // one weight per dim of a head, shared by its heads
   std::vector<float> attn_post_norm, ffn_post_norm;  // of what a part adds to the residual stream
   int cache_idx = 0;    // which cache of the set, an index of ModelInfo::groups
@@ -54,6 +54,7 @@ struct Decoder {
 // What an architecture's layers have beyond the common tensors.
 struct DecoderParts {
   bool qkv_bias = false;
+  bool optional_biases = false;  // of q, k, v and the output, each where the file has it
   bool qk_norm = false;
   bool post_norms = false;
 };
@@ -69,6 +70,12 @@ Decoder read_decoder(ModelFileReader& reader, ModelInfo& info, const DecoderPart
 // (the last of every n layers sees everything; 0: none does), else n is `otherwise`. Errors go to
 // the reader.
 std::vector<bool> read_window_pattern(ModelFileReader& reader, int num_layers, int otherwise);
+// `attention.sliding_window` of an architecture whose files do not say which layers have it: one
+// below the trained context is refused, another bounds ModelInfo::max_context. Errors go to the
+// reader. Requires: hyperparameters were read without error.
+void read_unplaced_window(ModelFileReader& reader, ModelInfo& info);
+// Errors: unsupported for a context of `num_tokens` beyond ModelInfo::max_context.
+Status check_reach(const ModelInfo& info, int64_t num_tokens);
 // Puts the layers with a window in a group of their own, behind the others; they turn by the rope
 // `window_rope_idx`. Requires: read_decoder() passed; one flag per layer.
 void group_windows(const std::vector<bool>& has_window, int window, int window_rope_idx,

@@ -105,6 +105,7 @@ Result<GgufFile> GgufFile::open_part(const std::string& path) {
   if (!S_ISREG(info.st_mode)) return io_error(path, "not a regular file");
   GgufFile file;
   file.parts_.emplace_back();
+  file.part_names_.push_back(path);
   if (info.st_size > 0) {
     const auto size = static_cast<size_t>(info.st_size);
     void* mapped = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.value, 0);
@@ -141,6 +142,7 @@ Result<GgufFile> GgufFile::open(const std::string& path) {
 Result<GgufFile> GgufFile::parse(std::span<const std::byte> bytes) {
   GgufFile file;
   file.parts_.push_back(bytes);
+  file.part_names_.emplace_back("part 1");
   if (Status s = GgufParser(file).parse(); !s.ok()) return s;
   return file;
 }

@@ -39,7 +39,7 @@ class GgufPartJoiner {
   }
   static Status check_split(const GgufPart& first, const GgufPart& part, int idx);
   static Status check_metadata(const GgufPart& first, const GgufPart& part);
-  static Status index_tensors(const std::vector<std::string>& names, GgufFile& file);
+  static Status index_tensors(GgufFile& file);
 };
 
 // One pass over the bytes. Nothing is ever allocated from a number that the file merely claims:

@@ -92,7 +92,7 @@ Status GgufPartJoiner::check_metadata(const GgufPart& first, const GgufPart& par
   return {};
 }
 
-Status GgufPartJoiner::index_tensors(const std::vector<std::string>& names, GgufFile& file) {
+Status GgufPartJoiner::index_tensors(GgufFile& file) {
   std::vector<uint32_t>& order = file.tensors_by_name_;
   const std::vector<GgufTensor>& tensors = file.tensors_;
   order.resize(tensors.size());
@@ -104,8 +104,8 @@ Status GgufPartJoiner::index_tensors(const std::vector<std::string>& names, Gguf
     const GgufTensor& b = tensors[order[i]];
     if (a.name != b.name) continue;
     const auto [low, high] = std::minmax(a.part, b.part);
-    return corrupt("the tensor " + quoted(a.name) + " occurs twice, in " +
-                   names[static_cast<size_t>(low)] + " and in " + names[static_cast<size_t>(high)]);
+    return corrupt("the tensor " + quoted(a.name) + " occurs twice, in " + file.part_name(low) +
+                   " and in " + file.part_name(high));
   }
   return {};
 }
@@ -135,6 +135,7 @@ Result<GgufFile> GgufPartJoiner::join(std::vector<GgufPart> parts) {
                    std::to_string(num_tensors));
   }
   GgufFile whole = std::move(parts.front().file);
+  whole.part_names_ = std::move(names);
   if (num_parts == 1) return whole;
   for (int i = 1; i < num_parts; ++i) {
     GgufFile& part = parts[static_cast<size_t>(i)].file;
@@ -147,7 +148,7 @@ Result<GgufFile> GgufPartJoiner::join(std::vector<GgufPart> parts) {
       whole.mappings_.push_back(std::move(mapping));
     }
   }
-  if (Status s = index_tensors(names, whole); !s.ok()) return s;
+  if (Status s = index_tensors(whole); !s.ok()) return s;
   return whole;
 }
 

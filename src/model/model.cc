@@ -327,6 +327,10 @@ Result<std::vector<PagedCacheOptions>> Model::cache_options(
       (options.window && *options.window < 1)) {
     return invalid_argument("max_sequences, max_batch_tokens and window must be at least 1");
   }
+  if (options.max_sequences == 1) {
+    const int reach = options.window.value_or(options.max_tokens);
+    if (Status status = internal::check_reach(info(), reach); !status.ok()) return status;
+  }
   if (options.window && options.contiguous) {
     return invalid_argument("a contiguous cache gives no blocks back; make it paged for a window");
   }

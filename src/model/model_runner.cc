@@ -161,6 +161,14 @@ Status ModelRunner::Impl::forward(CacheSet& caches, std::span<const SequenceToke
   if (Status status = collect(steps); !status.ok()) return status;
   Result<SetPlan> plan = caches.reserve(requests_);
   if (!plan.ok()) return plan.status();
+  // Where every cache gives older rows back in time, no query reaches further than that.
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    if (windows_[i] && internal::check_reach(model_->info(), *windows_[i]).ok()) continue;
+    const std::span<const int32_t> positions = plan->plan(static_cast<int>(i)).positions();
+    const int32_t last = *std::max_element(positions.begin(), positions.end());
+    Status status = internal::check_reach(model_->info(), int64_t{last} + 1);
+    if (!status.ok()) return status;
+  }
   const ForwardPass pass{model_->info(), tokens_, caches,     *plan,    windows_,       *backend_,
                          matmul_,        *team_,  workspace_, on_rows_, first_position_};
   Status status = decoder_.run_layers(pass);

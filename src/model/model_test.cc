@@ -125,9 +125,9 @@ TEST(Model, NamesTheKindOfLayersThatItDoesNotCompute) {
 TEST(Model, RefusesATensorThatItWouldIgnore) {
   TinyModel tiny;
   testing::TensorSpec bias = tiny.tensors()["blk.0.attn_norm.weight"];
-  bias.name = "blk.0.attn_q.bias";
+  bias.name = "blk.0.ffn_up.bias";
   tiny.tensors()[bias.name] = bias;
-  expect_refused(tiny, StatusCode::unsupported, "blk.0.attn_q.bias");
+  expect_refused(tiny, StatusCode::unsupported, "blk.0.ffn_up.bias");
 }
 
 TEST(Model, RefusesAbsurdHyperparameters) {

@@ -46,9 +46,6 @@ bool at_most_zero(const Setting& s, const ModelInfo&) {
 bool none_or_all_layers(const Setting& s, const ModelInfo& info) {
   return all_numbers(s, [&](double x) { return x == 0 || x >= info.num_layers; });
 }
-bool none_or_whole_context(const Setting& s, const ModelInfo& info) {
-  return all_numbers(s, [&](double x) { return x == 0 || x >= info.context_length; });
-}
 bool is_embedding_dim(const Setting& s, const ModelInfo& info) {
   return all_numbers(s, [&](double x) { return x == 0 || x == info.embedding_dim; });
 }
@@ -94,8 +91,6 @@ constexpr std::array kWithoutEffect = {
 constexpr std::array kRefused = {
     // attention
     Rule{"attention.causal", one, "attention to later tokens"},
-    Rule{"attention.sliding_window", none_or_whole_context,
-         "a window, because the file does not say which layers of this architecture have it"},
     Rule{"attention.sliding_window_pattern", zero, "windows in some of the layers"},
     Rule{"attention.clamp_kqv", zero, "clamped queries, keys and values"},
     Rule{"attention.max_alibi_bias", zero, "ALiBi"},

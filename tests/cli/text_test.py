@@ -98,6 +98,62 @@ class Inspect(harness.CliTest):
         self.assertEqual(rows["f32"]["bytes_per_token"], 46080)
 
 
+class Parts(harness.CliTest):
+    """A model in several files."""
+
+    def test_score_is_that_of_the_whole(self):
+        text = "it is a truth universally acknowledged, "
+        wanted = self.json("score", "-m", self.tiny, "-p", text)
+        for num_parts in (2, 3, 5):
+            first = tiny_model.write_parts(self.folder, f"cut{num_parts}", num_parts)[0]
+            self.assertEqual(self.json("score", "-m", first, "-p", text), wanted, num_parts)
+
+    def test_inspect_lists_them(self):
+        paths = tiny_model.write_parts(self.folder, "listed", 3)
+        sizes = [path.stat().st_size for path in paths]
+        got = self.json("inspect", "-m", paths[0])
+        self.assertEqual(got["parts"], [{"file": str(p), "bytes": n} for p, n in zip(paths, sizes)])
+        self.assertEqual(got["bytes"], sum(sizes))
+        self.assertEqual({t["name"]: tuple(t["shape"]) for t in got["tensors"]}, tiny_model.tensors())
+        text = self.ok("inspect", "-m", paths[0])
+        self.assertIn("Parts (3)\n", text)
+        for path, size in zip(paths, sizes):
+            self.assertIn(f"  {path}  {size} bytes", text)
+        self.assertNotIn("Parts", self.ok("inspect", "-m", self.tiny))
+        self.assertEqual(len(self.json("inspect", "-m", self.tiny)["parts"]), 1)
+
+    def test_what_is_wrong_names_the_file(self):
+        def parts(name, changes=None):
+            return tiny_model.write_parts(self.folder, name, 2, changes)
+
+        def refused(first, *says):
+            for command in (("score", "-p", "x"), ("inspect",)):
+                self.fails(1, *command, "-m", first, says=[str(s) for s in says])
+
+        first, second = parts("second")
+        refused(second, second, "part 2 of 2", first)
+        first, second = parts("missing")
+        second.unlink()
+        refused(first, second, "part 2 of the 2")
+        first, second = parts("cut")
+        second.write_bytes(second.read_bytes()[:-40])
+        refused(first, second)
+        first, second = parts("empty")
+        second.write_bytes(b"")
+        refused(first, second)
+        first, second = parts("twice")
+        second.write_bytes(first.read_bytes())
+        refused(first, second, "part 1 of 2")
+        first, _ = parts("renamed")
+        refused(first.rename(self.folder / "renamed.gguf"), "renamed.gguf", "-00001-of-00002.gguf")
+        first, second = parts("count", {1: {"split.count": (tiny_model.U16, 3)}})
+        refused(first, second, "3 parts")
+        first, second = parts("total", {1: {"split.tensors.count": (tiny_model.I32, 9)}})
+        refused(first, second, "split.tensors.count")
+        first, second = parts("other", {1: {"general.architecture": (tiny_model.STRING, "qwen2")}})
+        refused(first, second, "general.architecture")
+
+
 class Score(harness.CliTest):
     def test_has_one_log_probability_fewer_than_ids(self):
         got = self.json("score", "-m", self.tiny, "-p", "hello")

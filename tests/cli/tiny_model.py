@@ -3,7 +3,7 @@
 import random
 import struct
 
-U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
+U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
 ALIGNMENT = 32
 
 CONTEXT = 512
@@ -33,7 +33,7 @@ def string(text):
 def scalar(kind, value):
     if kind == STRING:
         return string(value)
-    return struct.pack({U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}[kind], value)
+    return struct.pack({U16: "<H", U32: "<I", I32: "<i", F32: "<f", BOOL: "<?"}[kind], value)
 
 
 def entry(key, kind, value):
@@ -98,10 +98,32 @@ def tensors(head_dim=HEAD_DIM):
 def write(path, changes=None, leave_out=(), poison=None, head_dim=HEAD_DIM):
     """`changes`: metadata by key (None: left out). `poison`: a tensor that gets a NaN. The packed formats want a
     larger `head_dim`."""
-    numbers = random.Random(7)
-    values = metadata(changes or {}, head_dim)
     shapes = {name: shape for name, shape in tensors(head_dim).items() if name not in leave_out}
-    infos, data = b"", b""
+    return write_file(path, metadata(changes or {}, head_dim), make_weights(shapes, poison))
+
+
+def write_parts(folder, name, num_parts=2, changes=None):
+    """The same model in several files, NAME-00001-of-00002.gguf and so on. `changes`: metadata by part, from 0."""
+    weights = make_weights(tensors(), None)
+    names = list(weights)
+    paths = []
+    for part in range(num_parts):
+        values = metadata({}) if part == 0 else {}
+        values |= {
+            "split.no": (U16, part),
+            "split.count": (U16, num_parts),
+            "split.tensors.count": (I32, len(names)),
+            **(changes or {}).get(part, {}),
+        }
+        share = {name: weights[name] for name in names[part::num_parts]}
+        paths.append(write_file(folder / f"{name}-{part + 1:05}-of-{num_parts:05}.gguf", values, share))
+    return paths
+
+
+def make_weights(shapes, poison):
+    """Shape and numbers of each tensor, by name."""
+    numbers = random.Random(7)
+    made = {}
     for name, shape in shapes.items():
         count = 1
         for dim in shape:
@@ -110,11 +132,18 @@ def write(path, changes=None, leave_out=(), poison=None, head_dim=HEAD_DIM):
         weights = [1.0 if len(shape) == 1 else numbers.gauss(0, scale) for _ in range(count)]
         if name == poison:
             weights[count // 2] = float("nan")
+        made[name] = shape, weights
+    return made
+
+
+def write_file(path, values, weights):
+    infos, data = b"", b""
+    for name, (shape, numbers) in weights.items():
         data += b"\0" * (-len(data) % ALIGNMENT)
         infos += string(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
         infos += struct.pack("<IQ", 0, len(data))
-        data += struct.pack(f"<{count}f", *weights)
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(values))
+        data += struct.pack(f"<{len(numbers)}f", *numbers)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(weights), len(values))
     head += b"".join(entry(key, kind, value) for key, (kind, value) in values.items()) + infos
     with open(path, "wb") as file:
         file.write(head + b"\0" * (-len(head) % ALIGNMENT) + data)

@@ -146,5 +146,27 @@ TEST(Gemma3Tokenizer, GivesTheGoldenIdsAndTheTextBack) {
   for (const json& line : lines) check_line(*tokenizer, line);
 }
 
+// tools/make_nfc_tokens.py: a tokenizer made as Qwen 2's is, and texts that are not in form C.
+TEST(NfcTokens, AreThoseOfHuggingFaceTokenizers) {
+  const std::vector<json> lines = read_lines("nfc/tokens.jsonl");
+  ASSERT_EQ(lines.size(), 333U);
+  Vocabulary vocabulary;
+  vocabulary.model = "gpt2";
+  vocabulary.pre = "qwen2";
+  lines[0].at("pieces").get_to(vocabulary.pieces);
+  lines[0].at("token_types").get_to(vocabulary.token_types);
+  lines[0].at("merges").get_to(vocabulary.merges);
+  vocabulary.add_bos = false;
+  const Result<Tokenizer> tokenizer = Tokenizer::create(std::move(vocabulary));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const auto text = lines[i].at("text").get<std::string>();
+    SCOPED_TRACE(lines[i].dump(-1, ' ', true));
+    EXPECT_EQ(encode(*tokenizer, text, false), lines[i].at("ids").get<std::vector<TokenId>>());
+    EXPECT_EQ(encode(*tokenizer, text, true),
+              lines[i].at("ids_special").get<std::vector<TokenId>>());
+  }
+}
+
 }  // namespace
 }  // namespace kvik

@@ -2,6 +2,7 @@
 // in memory, and the oracle of its forward pass.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -32,7 +33,19 @@ struct TinyShape {
   bool has_rope_factors = false;
   bool is_tied = true;
 
-  int vocab_size() const { return static_cast<int>(tiny_vocabulary().pieces.size()); }
+  std::vector<std::string> more_pieces = {};  // normal tokens behind those of tiny_vocabulary()
+
+  int vocab_size() const {
+    return static_cast<int>(tiny_vocabulary().pieces.size() + more_pieces.size());
+  }
+};
+
+// What a forward pass does differently by metadata that a test writes.
+struct TinySettings {
+  double attention_scale = 0;                       // 0: 1 / sqrt(head_dim)
+  double attention_softcap = 0, logit_softcap = 0;  // 0: none
+  size_t window = SIZE_MAX;           // each token sees the newest so many, itself included
+  std::vector<bool> has_window = {};  // per layer; empty: all
 };
 
 // Builds the file; `change` may damage its parts before they are written.
@@ -72,7 +85,8 @@ class TinyModel {
   // Called on the metadata before it is written, to add or to damage.
   std::function<void(testing::GgufWriter&)> more_metadata = [](testing::GgufWriter&) {};
   std::string architecture = "llama";
-  std::map<std::string, uint32_t> integers_changed;  // by key suffix
+  std::map<std::string, uint32_t> integers_changed;             // by key suffix
+  std::map<std::string, std::vector<uint32_t>> arrays_instead;  // of such an integer
 
   const TinyShape& shape() const { return shape_; }
   const std::vector<std::byte>& bytes() {
@@ -87,10 +101,15 @@ class TinyModel {
     return Model::from_gguf(std::move(file).value());
   }
 
-  // Logits after each token, in double, with keys and values kept as they are. Each token sees the
-  // newest `window` ones, itself included.
+  // Logits after each token, in double, with keys and values kept as they are; of the architectures
+  // "llama" (with biases, where there are such tensors) and "gemma3".
   std::vector<std::vector<double>> logits(const std::vector<TokenId>& tokens,
-                                          size_t window = SIZE_MAX) const;
+                                          const TinySettings& settings = {}) const;
+  std::vector<std::vector<double>> logits(const std::vector<TokenId>& tokens, size_t window) const {
+    TinySettings settings;
+    settings.window = window;
+    return logits(tokens, settings);
+  }
 
  private:
   using Row = std::vector<double>;
@@ -109,10 +128,17 @@ class TinyModel {
   }
 
   void write() {
-    const Vocabulary vocabulary = tiny_vocabulary();
+    Vocabulary vocabulary = tiny_vocabulary();
+    for (const std::string& piece : shape_.more_pieces) {
+      add_token(vocabulary, piece, TokenType::normal);
+    }
     testing::GgufWriter writer;
     writer.add_string("general.architecture", architecture);
     const auto integer = [&](const std::string& suffix, int value) {
+      if (const auto array = arrays_instead.find(suffix); array != arrays_instead.end()) {
+        writer.add_array(architecture + "." + suffix, GgufType::u32, array->second);
+        return;
+      }
       const auto changed = integers_changed.find(suffix);
       writer.add_u32(architecture + "." + suffix, changed == integers_changed.end()
                                                       ? static_cast<uint32_t>(value)
@@ -168,28 +194,51 @@ class TinyModel {
     for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * scale * double{w[i]};
     return y;
   }
-  void rotate(Row& row, int position) const {
+  bool is_gemma() const { return architecture == "gemma3"; }
+  // A product and its bias, if there is one.
+  Row biased_product(const std::string& name, const Row& x) const {
+    Row y = product(name + ".weight", x);
+    if (!tensors_.contains(name + ".bias")) return y;
+    const std::vector<float> bias = floats(name + ".bias");
+    for (size_t i = 0; i < y.size(); ++i) y[i] += double{bias[i]};
+    return y;
+  }
+  // Norms each head by itself.
+  void norm_heads(const std::string& name, Row& row) const {
+    const auto dim = static_cast<ptrdiff_t>(shape_.head_dim);
+    for (auto head = row.begin(); head != row.end(); head += dim) {
+      const Row one = normed(name, Row(head, head + dim));
+      std::copy(one.begin(), one.end(), head);
+    }
+  }
+  void rotate(Row& row, int position, bool sees_window) const {
+    // Layers with a window have a rope of their own in gemma3.
+    const bool local = is_gemma() && sees_window;
+    const double base = local ? 10000 : shape_.rope_base;
+    const double factor = local ? 1 : shape_.rope_factor;
     const std::vector<float> factors =
         shape_.has_rope_factors ? floats("rope_freqs.weight") : std::vector<float>();
     const auto dim = static_cast<size_t>(shape_.head_dim);
+    const auto num_pairs = static_cast<size_t>(shape_.rope_dim / 2);
     for (size_t head = 0; head < row.size() / dim; ++head) {
-      for (size_t i = 0; i < static_cast<size_t>(shape_.rope_dim / 2); ++i) {
-        double angle = position / shape_.rope_factor *
-                       std::pow(shape_.rope_base, -2.0 * static_cast<double>(i) / shape_.rope_dim);
+      for (size_t i = 0; i < num_pairs; ++i) {
+        double angle =
+            position / factor * std::pow(base, -2.0 * static_cast<double>(i) / shape_.rope_dim);
         if (!factors.empty()) angle /= double{factors[i]};
-        double& a = row[head * dim + 2 * i];
-        double& b = row[head * dim + 2 * i + 1];
+        double& a = row[head * dim + (is_gemma() ? i : 2 * i)];
+        double& b = row[head * dim + (is_gemma() ? i + num_pairs : 2 * i + 1)];
         const double turned = a * std::cos(angle) - b * std::sin(angle);
         b = a * std::sin(angle) + b * std::cos(angle);
         a = turned;
       }
     }
   }
-  // Attention of the newest query over the newest `window` keys.
+  // Attention of the newest query over the keys from `first`.
   Row attend(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& values,
-             size_t window) const {
-    const size_t first = keys.size() > window ? keys.size() - window : 0;
+             size_t first, const TinySettings& settings) const {
     const auto dim = static_cast<size_t>(shape_.head_dim);
+    const double scale = settings.attention_scale != 0 ? settings.attention_scale
+                                                       : 1 / std::sqrt(static_cast<double>(dim));
     Row out(q.size());
     for (size_t head = 0; head < static_cast<size_t>(shape_.num_heads); ++head) {
       const size_t kv = head / static_cast<size_t>(shape_.num_heads / shape_.num_kv_heads) * dim;
@@ -197,7 +246,7 @@ class TinyModel {
       double sum = 0;
       for (size_t t = first; t < keys.size(); ++t) {
         for (size_t d = 0; d < dim; ++d) scores[t] += q[head * dim + d] * keys[t][kv + d];
-        scores[t] = std::exp(scores[t] / std::sqrt(static_cast<double>(dim)));
+        scores[t] = std::exp(capped(scores[t] * scale, settings.attention_softcap));
         sum += scores[t];
       }
       for (size_t t = first; t < keys.size(); ++t) {
@@ -205,6 +254,11 @@ class TinyModel {
       }
     }
     return out;
+  }
+  static double capped(double x, double cap) { return cap == 0 ? x : cap * std::tanh(x / cap); }
+  double activated(double x) const {
+    if (!is_gemma()) return x / (1 + std::exp(-x));
+    return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
   }
 
   TinyShape shape_;
@@ -214,7 +268,7 @@ class TinyModel {
 };
 
 inline std::vector<std::vector<double>> TinyModel::logits(const std::vector<TokenId>& tokens,
-                                                          size_t window) const {
+                                                          const TinySettings& settings) const {
   const std::vector<float> embedding = floats("token_embd.weight");
   const auto width = static_cast<size_t>(shape_.embedding_dim);
   const auto num_layers = static_cast<size_t>(shape_.num_layers);
@@ -224,27 +278,42 @@ inline std::vector<std::vector<double>> TinyModel::logits(const std::vector<Toke
   for (size_t position = 0; position < tokens.size(); ++position) {
     const auto row = embedding.begin() + static_cast<ptrdiff_t>(width) * tokens[position];
     Row hidden(row, row + static_cast<ptrdiff_t>(width));
-    const auto add = [&](const Row& delta) {
-      for (size_t i = 0; i < width; ++i) hidden[i] += delta[i];
+    if (is_gemma()) {
+      for (double& x : hidden) x *= std::sqrt(static_cast<double>(width));
+    }
+    const auto add = [&](const Row& delta, const std::string& post_norm) {
+      const Row added = is_gemma() ? normed(post_norm, delta) : delta;
+      for (size_t i = 0; i < width; ++i) hidden[i] += added[i];
     };
     for (size_t layer = 0; layer < num_layers; ++layer) {
       const std::string prefix = "blk." + std::to_string(layer) + ".";
+      const bool sees_window = settings.window != SIZE_MAX &&
+                               (settings.has_window.empty() || settings.has_window[layer]);
       const Row x = normed(prefix + "attn_norm.weight", hidden);
-      Row q = product(prefix + "attn_q.weight", x);
-      Row k = product(prefix + "attn_k.weight", x);
-      rotate(q, static_cast<int>(position));
-      rotate(k, static_cast<int>(position));
+      Row q = biased_product(prefix + "attn_q", x);
+      Row k = biased_product(prefix + "attn_k", x);
+      if (is_gemma()) {
+        norm_heads(prefix + "attn_q_norm.weight", q);
+        norm_heads(prefix + "attn_k_norm.weight", k);
+      }
+      rotate(q, static_cast<int>(position), sees_window);
+      rotate(k, static_cast<int>(position), sees_window);
       keys[layer].push_back(std::move(k));
-      values[layer].push_back(product(prefix + "attn_v.weight", x));
-      add(product(prefix + "attn_output.weight", attend(q, keys[layer], values[layer], window)));
+      values[layer].push_back(biased_product(prefix + "attn_v", x));
+      const size_t first =
+          sees_window && position + 1 > settings.window ? position + 1 - settings.window : 0;
+      const Row seen = attend(q, keys[layer], values[layer], first, settings);
+      add(biased_product(prefix + "attn_output", seen), prefix + "post_attention_norm.weight");
       const Row z = normed(prefix + "ffn_norm.weight", hidden);
       Row gate = product(prefix + "ffn_gate.weight", z);
       const Row up = product(prefix + "ffn_up.weight", z);
-      for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1 + std::exp(-gate[i]));
-      add(product(prefix + "ffn_down.weight", gate));
+      for (size_t i = 0; i < gate.size(); ++i) gate[i] = activated(gate[i]) * up[i];
+      add(product(prefix + "ffn_down.weight", gate), prefix + "post_ffw_norm.weight");
     }
-    all.push_back(product(shape_.is_tied ? "token_embd.weight" : "output.weight",
-                          normed("output_norm.weight", hidden)));
+    Row logits = product(shape_.is_tied ? "token_embd.weight" : "output.weight",
+                         normed("output_norm.weight", hidden));
+    for (double& x : logits) x = capped(x, settings.logit_softcap);
+    all.push_back(std::move(logits));
   }
   return all;
 }

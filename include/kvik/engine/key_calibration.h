@@ -9,9 +9,12 @@
 // among all diagonals for errors that are white after the rotation. mu and a are rounded to f16.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,17 +44,25 @@ KVIK_API Result<KeyCalibration> calibrate_keys(ModelRunner& runner,
 // The texts that come with Kvik (half prose, half code, about 2,000 tokens) as the model's tokens.
 KVIK_API Result<std::vector<std::vector<TokenId>>> calibration_texts(const Model& model);
 
+// 128 bits in the order in which their digits are written.
+using ModelFingerprint = std::array<std::byte, 16>;
+
 // Names the model that a calibration belongs to: a hash of Model::settings(), of what its tokenizer
 // makes of the texts above, and of every tensor's name, type, shape and bytes (all of which it
 // reads). The order of the tensors and their cut into files do not count.
-KVIK_API Result<uint64_t> model_fingerprint(const Model& model);
+KVIK_API Result<ModelFingerprint> model_fingerprint(const Model& model);
+// 32 digits of base 16, in lower case.
+KVIK_API std::string to_string(const ModelFingerprint& fingerprint);
 
 // docs/calibration-file.md draws the file. Written beside its name and renamed, so that a reader
 // never sees half of one. Errors: io_error naming the path.
 KVIK_API Status save_calibration(const KeyCalibration& calibration, const Model& model,
                                  const std::string& path);
 // Errors: io_error when it cannot be read, corrupt when it is none or damaged, invalid_argument
-// when it was made for another model.
-KVIK_API Result<KeyCalibration> load_calibration(const Model& model, const std::string& path);
+// when it was made for another model. `known`: what model_fingerprint() gave for this model, where
+// the caller has it; its weights are then not read once more.
+KVIK_API Result<KeyCalibration> load_calibration(
+    const Model& model, const std::string& path,
+    const std::optional<ModelFingerprint>& known = std::nullopt);
 
 }  // namespace kvik

@@ -91,6 +91,11 @@ class KVIK_API GgufFile {
   int64_t alignment() const { return alignment_; }
   int64_t file_bytes() const;  // of all parts
   int num_parts() const { return static_cast<int>(parts_.size()); }
+  // Part `part`, from 0: its path (its place, where parse() or parse_parts() read it) and bytes.
+  const std::string& part_name(int part) const { return part_names_[static_cast<size_t>(part)]; }
+  int64_t part_bytes(int part) const {
+    return static_cast<int64_t>(parts_[static_cast<size_t>(part)].size());
+  }
   // False for one part of a model in several files without the others.
   bool is_complete() const { return num_parts() == split_.value_or(Split{}).num_parts; }
 
@@ -156,6 +161,7 @@ class KVIK_API GgufFile {
 
   std::vector<Mapping> mappings_;                  // none for parse()
   std::vector<std::span<const std::byte>> parts_;  // the bytes of each
+  std::vector<std::string> part_names_;            // one each
   std::optional<Split> split_;
   uint32_t version_ = 0;
   int64_t alignment_ = 0;

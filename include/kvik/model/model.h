@@ -55,7 +55,9 @@ struct ModelInfo {
   int head_dim_v = 0;
   int rope_dim = 0;
   int context_length = 0;  // tokens, as trained
-  int vocab_size = 0;      // rows of logits and tokens of the tokenizer
+  // The file states a window of so many tokens that is not computed: longer sequences are refused.
+  std::optional<int> max_context;
+  int vocab_size = 0;  // rows of logits and tokens of the tokenizer
   int64_t num_parameters = 0;
   int64_t weight_bytes = 0;  // as stored
   bool tied_embeddings = false;
