@@ -117,7 +117,8 @@ class KVIK_API Model {
   const ModelInfo& info() const;
   const GgufFile& file() const;
   const Tokenizer& tokenizer() const;
-  // Errors: unsupported when the file has no template, or one outside the supported subset.
+  // Errors: unsupported when the file has no template, or one beyond the limits; corrupt when it is
+  // not Jinja.
   Result<const ChatTemplate*> chat_template() const;
   bool is_end_token(TokenId token) const;
 
