@@ -47,12 +47,13 @@ Result<int> choose_context(const EngineOptions& options, const Model& header) {
   Result<int> most = largest_context(options.kv, header, cache, room);
   if (!most.ok() || *most >= trained) return trained;  // an error is said by what comes next
   // Memory that --mem gives is for the cache alone. Of the system's, the file's pages want a part:
-  // they count as free until the weights are read.
+  // they count as free until the weights are read; and other programs may take some meanwhile.
   const int64_t for_cache =
-      options.kv.memory > 0 ? room : std::max(room - header.file().file_bytes(), room / 2);
+      options.kv.memory > 0 ? room : std::max(room / 8 * 7 - header.file().file_bytes(), room / 2);
   most = largest_context(options.kv, header, cache, for_cache);
   if (!most.ok()) return most;
   const int context = *most >= kContextStep ? *most / kContextStep * kContextStep : *most;
+  if (context == 0 && options.kv.is_auto) return trained;  // refused with what each format takes
   if (context == 0) {
     return Status(StatusCode::out_of_memory,
                   format("not even one block of %d tokens fits in %s; choose a smaller format "

@@ -241,9 +241,9 @@ TEST(ModelSettings, NumbersPerLayerAreTakenWhereTheyAreEqual) {
       {"feed_forward_length", 48}, {"attention.head_count", 4}, {"attention.head_count_kv", 2}};
   for (const auto& [suffix, number] : numbers) {
     const std::string key = std::string("llama.") + suffix;
-    const auto load = [&](const std::vector<uint32_t>& values) {
+    const auto load = [&, name = std::string(suffix)](const std::vector<uint32_t>& values) {
       auto tiny = std::make_unique<TinyModel>();
-      tiny->arrays_instead[suffix] = values;
+      tiny->arrays_instead[name] = values;
       Result<std::shared_ptr<const Model>> model = tiny->load();
       if (model.ok()) {
         EXPECT_EQ(last_logits(*model, tokens), expected) << key;
