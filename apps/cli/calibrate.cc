@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "arguments.h"
 #include "commands.h"
 #include "kv.h"
 #include "kvik/core/file_writer.h"
@@ -16,6 +17,7 @@ namespace {
 
 struct CalibrateOptions {
   std::string model, output;
+  const CLI::Option* output_option = nullptr;
   std::vector<std::string> texts;
   int frame = 128;
   int threads = 1;
@@ -42,11 +44,18 @@ Result<std::vector<std::vector<TokenId>>> read_texts(const CalibrateOptions& opt
 Result<std::string> output_path(const CalibrateOptions& options, const Model& model) {
   std::string path = options.output;
   std::error_code error;
+  if (path.empty() && options.output_option->count() > 0) {
+    return invalid_argument(name_given(*options.output_option) + ": the name is empty");
+  }
   if (path.empty()) {
     const Result<ModelFingerprint> fingerprint = model_fingerprint(model);
     if (!fingerprint.ok()) return fingerprint.status();
     path = calibration_path(cache_folder(), *fingerprint, options.frame);
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+    if (Status status = make_folder_of(path); !status.ok()) return status;
+  }
+  if (path == "-") {
+    return invalid_argument(name_given(*options.output_option) +
+                            " -: a calibration goes to a file; name one");
   }
   std::vector<std::string> inputs = options.texts;
   inputs.push_back(options.model);
@@ -64,7 +73,7 @@ int run(const CalibrateOptions& options) {
   Result<std::vector<std::vector<TokenId>>> texts = read_texts(options, **header);
   if (!texts.ok()) return fail(texts.status());
   const Result<std::string> path = output_path(options, **header);
-  if (!path.ok()) return fail(path.status());
+  if (!path.ok()) return fail_or_usage(path.status());
 
   ModelOptions model_options;
   model_options.num_threads = options.threads;
@@ -101,10 +110,11 @@ Command add_calibrate(CLI::App& program) {
       ->check(CLI::IsMember({"128", "256", "512"}))
       ->transform(integer_in(1, 512).description(""))
       ->capture_default_str();
-  command
-      ->add_option("-o,--output", options->output,
-                   "File to write; without: where --kv-calib auto looks for it")
-      ->type_name("FILE");
+  options->output_option =
+      command
+          ->add_option("-o,--output", options->output,
+                       "File to write; without: where --kv-calib auto looks for it")
+          ->type_name("FILE");
   command->add_option("-b,--batch-size", options->batch, "Most tokens computed at once")
       ->transform(integer_in(1, 1 << 20))
       ->capture_default_str();

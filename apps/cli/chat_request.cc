@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "arguments.h"
 #include "options.h"
 
 namespace kvik::cli {
@@ -161,23 +162,27 @@ bool is_name(std::string_view text) {
 }  // namespace
 
 std::string ChatOptions::given() const {
-  if (!variables.empty()) return "--template-var";
-  if (!tools_file.empty()) return "--tools";
-  return template_file.empty() ? "" : "--chat-template-file";
+  for (const CLI::Option* option : {variables_option, tools_option, template_option}) {
+    if (option->count() > 0) return name_given(*option);
+  }
+  return "";
 }
 
 void add_chat_options(CLI::App& command, ChatOptions& options) {
-  command
-      .add_option("--template-var", options.variables,
-                  "Variable of the chat template, like enable_thinking=false; may be repeated")
-      ->type_name("NAME=JSON")
-      ->allow_extra_args(false);
-  command.add_option("--tools", options.tools_file, "File with a JSON array of tools for the chat")
-      ->type_name("FILE");
-  command
-      .add_option("--chat-template-file", options.template_file,
-                  "Chat template (Jinja) in place of the model's own")
-      ->type_name("FILE");
+  options.variables_option =
+      command
+          .add_option("--template-var", options.variables,
+                      "Variable of the chat template, like enable_thinking=false; may be repeated")
+          ->type_name("NAME=JSON")
+          ->allow_extra_args(false);
+  options.tools_option =
+      command
+          .add_option("--tools", options.tools_file, "File with a JSON array of tools for the chat")
+          ->type_name("FILE");
+  options.template_option = command
+                                .add_option("--chat-template-file", options.template_file,
+                                            "Chat template (Jinja) in place of the model's own")
+                                ->type_name("FILE");
 }
 
 Result<ChatSettings> read_chat_settings(const ChatOptions& options) {
@@ -186,27 +191,31 @@ Result<ChatSettings> read_chat_settings(const ChatOptions& options) {
     Result<ChatValue> tools = read_value(options.tools_file);
     if (!tools.ok()) return tools.status();
     if (!std::holds_alternative<ChatArray>(tools->data)) {
-      return Status(StatusCode::corrupt,
-                    options.tools_file + ": --tools needs a JSON array of tools");
+      return Status(StatusCode::corrupt, options.tools_file + ": " +
+                                             name_given(*options.tools_option) +
+                                             " needs a JSON array of tools");
     }
     settings.variables["tools"] = std::move(tools).value();
   }
+  const std::string said = name_given(*options.variables_option) + " ";
   for (const std::string& option : options.variables) {
     const size_t equals = option.find('=');
     const std::string name = option.substr(0, equals);
     if (equals == std::string::npos || !is_name(name)) {
-      return invalid_argument("--template-var " + option +
-                              ": give NAME=JSON, like enable_thinking=false");
+      return invalid_argument(said + option + ": give NAME=JSON, like enable_thinking=false");
     }
     for (const char* set : {"messages", "add_generation_prompt", "bos_token", "eos_token"}) {
       if (name == set) {
-        return invalid_argument("--template-var " + name + ": this variable is set already");
+        return invalid_argument(said + name + ": this variable is set already");
       }
     }
     if (settings.variables.contains(name)) {
-      return invalid_argument("\"" + name + "\" is given twice (--template-var, --tools)");
+      return invalid_argument(said + name + ": this variable is given twice" +
+                              (name == "tools" && !options.tools_file.empty()
+                                   ? ", by " + name_given(*options.tools_option) + " too"
+                                   : ""));
     }
-    Result<ChatValue> value = parse_value(option.substr(equals + 1), "--template-var " + option);
+    Result<ChatValue> value = parse_value(option.substr(equals + 1), said + option);
     if (!value.ok()) {
       return invalid_argument(value.status().message() + R"(; a string is written as NAME="text")");
     }

@@ -18,6 +18,8 @@ namespace kvik::cli {
 struct ChatOptions {
   std::vector<std::string> variables;  // NAME=JSON
   std::string tools_file, template_file;
+  const CLI::Option *variables_option = nullptr, *tools_option = nullptr,
+                    *template_option = nullptr;
   // Empty, or the first of the three that is given.
   std::string given() const;
 };

@@ -57,6 +57,10 @@ int usage_error(std::string_view text) {
   message("\x1b[31m", "", text);
   return kUsage;
 }
+int fail_or_usage(const Status& status) {
+  return status.code() == StatusCode::invalid_argument ? usage_error(status.message())
+                                                       : fail(status);
+}
 void warn(std::string_view text) { message("\x1b[33m", "warning: ", text); }
 void note(std::string_view text) {
   static std::set<std::string, std::less<>> said;

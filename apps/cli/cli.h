@@ -22,6 +22,8 @@ using Action = std::function<int()>;
 int fail(std::string_view message);
 int fail(const Status& status);
 int usage_error(std::string_view message);
+// What the command line says wrong (invalid_argument) is a usage error, the rest a failure.
+int fail_or_usage(const Status& status);
 void warn(std::string_view message);
 // Said once, however often it is called.
 void note(std::string_view message);

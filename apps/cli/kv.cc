@@ -1,7 +1,11 @@
 #include "kv.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <fstream>
 #include <functional>
 #include <tuple>
 
@@ -84,8 +88,17 @@ Status choose_by_memory(KvOptions& options, const Model& model, ModelCacheOption
 
 }  // namespace
 
+// What `ulimit -v` leaves: a cache reserves addresses for all of its context at once.
+static int64_t address_space_left() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return INT64_MAX;
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return static_cast<int64_t>(limit.rlim_cur) - pages * sysconf(_SC_PAGESIZE);
+}
+
 int64_t memory_for_cache(const KvOptions& options) {
-  if (options.memory == 0) return available_memory_bytes();
+  if (options.memory == 0) return std::min(available_memory_bytes(), address_space_left());
   return static_cast<int64_t>(std::min<uint64_t>(options.memory, INT64_MAX));
 }
 

@@ -89,6 +89,8 @@ Status check_calibration(const KvExtras& options, const Model& model);
 std::string calibration_path(const std::string& folder, const ModelFingerprint& fingerprint,
                              int frame);
 std::string cache_folder();
+// Makes the folder of a file in it. Errors: io_error naming the folder and the reason.
+Status make_folder_of(const std::string& path);
 
 // The calibration that the keys of these formats want, or null: from the file named, or from the
 // cache folder, where it is put when it is not there yet, which is said on stderr.

@@ -19,6 +19,15 @@ std::string cache_folder() {
   return (home.empty() ? "." : home) + "/.cache/kvik";
 }
 
+Status make_folder_of(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error) return {};
+  return {StatusCode::io_error,
+          folder.string() + ": cannot make the folder (" + error.message() + ")"};
+}
+
 std::string calibration_path(const std::string& folder, const ModelFingerprint& fingerprint,
                              int frame) {
   return folder + "/calibration/" + to_string(fingerprint) + "-" + std::to_string(frame) + ".kvcal";
@@ -81,8 +90,9 @@ Result<std::shared_ptr<const KeyCalibration>> key_calibration(const KvOptions& o
   note("calibrating the keys of this model, once (--kv-calib off does without)");
   Result<KeyCalibration> made = calibrate(runner, {}, options.frame);
   if (!made.ok()) return made.status();
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  if (const Status saved = save_calibration(*made, runner.model(), path); saved.ok()) {
+  Status saved = make_folder_of(path);
+  if (saved.ok()) saved = save_calibration(*made, runner.model(), path);
+  if (saved.ok()) {
     note("calibration kept in " + path);
   } else {
     warn("the calibration is not kept: " + saved.message());

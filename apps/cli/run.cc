@@ -25,7 +25,7 @@ void add_sampler_options(CLI::App& command, RunOptions& options) {
       ->transform(integer_in(0, 1 << 30))
       ->capture_default_str();
   command.add_option("--top-p", sampler.top_p, "Only the best tokens that make up P")
-      ->transform(real_in(0, 1))
+      ->transform(real_in(1e-6, 1))
       ->capture_default_str();
   command
       .add_option("--min-p", sampler.min_p, "Only tokens at least P times as likely as the best")
@@ -142,7 +142,7 @@ int run(RunOptions& options) {
   sampler.seed = options.seed >= 0 ? static_cast<uint64_t>(options.seed) : std::random_device{}();
   if (options.num_predict >= 0) options.generate.max_tokens = options.num_predict;
   Result<ChatSettings> chat_settings = read_chat_settings(options.chat_options);
-  if (!chat_settings.ok()) return fail(chat_settings.status());
+  if (!chat_settings.ok()) return fail_or_usage(chat_settings.status());
   options.chat_settings = std::move(chat_settings).value();
   std::vector<TokenId> ids;
   Result<Engine> engine = make_engine(options.engine, [&](const Model& header, int context) {

@@ -18,7 +18,7 @@ struct TemplateOptions {
 
 int render(const TemplateOptions& options) {
   Result<ChatSettings> settings = read_chat_settings(options.chat);
-  if (!settings.ok()) return fail(settings.status());
+  if (!settings.ok()) return fail_or_usage(settings.status());
   Result<ChatRequest> request = read_chat_request(options.file);
   if (!request.ok()) return fail(request.status());
   // What the command line says wins.

@@ -100,7 +100,14 @@ std::string escaped_json(std::string_view json) {
 }
 
 std::string quoted(std::string_view text) {
-  return escaped_json(nlohmann::json(to_valid_utf8(text)).dump());
+  return "\"" +
+         mapped(text,
+                [](const Character& character) {
+                  if (!character.code) return written_out(character);
+                  const std::string json = escaped_json(nlohmann::json(character.bytes).dump());
+                  return json.substr(1, json.size() - 2);
+                }) +
+         "\"";
 }
 
 std::string markdown_cell(std::string_view text) {

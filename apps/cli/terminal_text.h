@@ -15,7 +15,7 @@ std::string without_controls(std::string_view text);
 // JSON with what one_line() writes out as \u escapes, line breaks between values apart: the same
 // values, and safe to look at.
 std::string escaped_json(std::string_view json);
-// A JSON string in quotes; bytes that are not UTF-8 become U+FFFD.
+// A JSON string in quotes, but for bytes that are not UTF-8: they are written out as \xff.
 std::string quoted(std::string_view text);
 // A cell of a Markdown table: one_line(), and neither | nor \ ends the cell.
 std::string markdown_cell(std::string_view text);

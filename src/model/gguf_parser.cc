@@ -86,7 +86,15 @@ int64_t gguf_scalar_bytes(GgufType type) {
 std::string quoted(std::string_view name) {
   constexpr size_t kMost = 80;
   std::string text = "\"";
-  for (const char c : name.substr(0, kMost)) text += c < ' ' || c > '~' || c == '"' ? '?' : c;
+  for (const char c : name.substr(0, kMost)) {
+    if (c >= ' ' && c <= '~' && c != '"' && c != '\\') {
+      text += c;
+      continue;
+    }
+    char written[8];
+    std::snprintf(written, sizeof written, "\\x%02x", static_cast<unsigned char>(c));
+    text += written;
+  }
   return text + (name.size() > kMost ? "...\"" : "\"");
 }
 

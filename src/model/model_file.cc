@@ -115,7 +115,8 @@ double ModelFileReader::positive(std::string_view suffix) {
     return 1;
   }
   if (!std::isfinite(*value) || *value <= 0) {
-    fail(corrupt(quoted(key) + " is " + std::to_string(*value) + "; it must be above zero"));
+    fail(corrupt(quoted(key) + " is " + std::to_string(*value) +
+                 "; it must be finite and above zero"));
     return 1;
   }
   return *value;

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -67,6 +68,18 @@ class Answers(harness.CliTest):
             refused = self.kvik("run", "-m", huge, "-p", "ab", "-n", "3", "-ctk", "f32", "-ctv", "f32", *asked)
             self.assertEqual(refused.returncode, 1)
             self.assertRegex(refused.stderr, r"are available; ask for a context of \d+ tokens at most")
+
+    def test_a_limit_of_addresses_counts_as_memory(self):
+        huge = tiny_model.write(self.folder / "huge.gguf", {"llama.context_length": (tiny_model.U32, 1 << 30)},
+                                head_dim=64)
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+        got = self.kvik("run", "-m", huge, "-p", "ab", "-n", "3", "-ctk", "f32", "-ctv", "f32", "-t", "2",
+                        preexec_fn=limit)
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertRegex(got.stderr, r"a context of \d+ tokens, the most that fit in \d+")
 
     def test_prompts_from_text_file_and_ids_are_the_same(self):
         by_text = self.greedy("-p", "abc", "-n", "6")["ids"]

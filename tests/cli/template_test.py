@@ -54,7 +54,7 @@ class Requests(harness.CliTest):
 
     def test_wrong_options_are_named_before_the_model_is_read(self):
         for option in ("enable_thinking", "=1", "a b=1", "x=yes", "messages=[]"):
-            self.fails(1, "template", "-m", "nowhere.gguf", "-f", "-", "--template-var", option, says="--template-var")
+            self.fails(2, "template", "-m", "nowhere.gguf", "-f", "-", "--template-var", option, says="--template-var")
         wrong = self.file("wrong.jinja", "a\n{% if %}")
         self.fails(1, "template", "-m", "nowhere.gguf", "-f", "-", "--chat-template-file", wrong,
                    says=["wrong.jinja", "line 2, column 7"])

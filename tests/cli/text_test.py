@@ -16,6 +16,11 @@ class Tokenize(harness.CliTest):
         self.assertEqual(self.json("tokenize", "-m", self.tiny, "-f", self.file("t.txt", text)), {"ids": ids})
         self.assertEqual(self.json("tokenize", "-m", self.tiny, "-f", "-", input=text), {"ids": ids})
 
+    def test_bytes_that_are_not_utf8_are_written_out(self):
+        got = self.ok("tokenize", "-m", self.tiny, "-p", "\u20ac\"\\")
+        self.assertEqual([line.split()[1] for line in got.splitlines()],
+                         ['"\\xe2"', '"\\x82"', '"\\xac"', '"\\""', '"\\\\"'])
+
     def test_control_tokens_only_when_asked(self):
         text = "a<|end|>"
         self.assertEqual(self.json("tokenize", "-m", self.tiny, "-p", text)["ids"], list(text.encode()))
