@@ -49,10 +49,9 @@ int64_t plain_row_bytes(KvCode code, int head_dim) {
 RowGrid grid_of(const ConstTensorView& tensor) {
   const int64_t bytes = dtype_bytes(tensor.dtype);
   const int64_t row = tensor.rank == 3 ? tensor.dim(2) : 1;
-  return {tensor.data,
-          {tensor.dim(0), tensor.dim(1)},
-          {tensor.step(0) * bytes, tensor.step(1) * bytes},
-          row * bytes};
+  // The step of a dimension with one element may be anything.
+  const auto step = [&](int d) { return tensor.dim(d) < 2 ? 0 : tensor.step(d) * bytes; };
+  return {tensor.data, {tensor.dim(0), tensor.dim(1)}, {step(0), step(1)}, row * bytes};
 }
 
 RowGrid grid_of_k(const KvView& view) {
