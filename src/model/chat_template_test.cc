@@ -69,6 +69,7 @@ TEST(ChatTemplate, RefusesAConstructOnlyWhereItIsReached) {
   expect("{{ 'x' | wordwrap }}", StatusCode::unsupported, "filter \"wordwrap\"");
   expect("{{ 9223372036854775807 + 1 }}", StatusCode::unsupported, "64 bits");
   expect("{{ (-9223372036854775807 - 1) // -1 }}", StatusCode::unsupported, "64 bits");
+  expect("{{ 9223372036854775807|round(-1) }}", StatusCode::unsupported, "64 bits");
   expect("{{ 'a' + 1 }}", StatusCode::corrupt, "a string and an integer");
   expect("{{ x.y }}", StatusCode::corrupt, "\"x\" is undefined");
   expect("{{ 1 // 0 }}", StatusCode::corrupt, "column 6: division by zero");

@@ -287,9 +287,11 @@ Value batch_filter(const Call& call) {
     line.push_back(item);
   }
   if (!line.empty()) {
-    while (!is_absent(args[1]) && static_cast<int64_t>(line.size()) < count) {
-      call.budget.pay_values(1, call.offset);
-      line.push_back(*args[1]);
+    if (!is_absent(args[1]) && static_cast<int64_t>(line.size()) < count) {
+      // Paid before anything is made: the number may be any.
+      const size_t missing = static_cast<size_t>(count) - line.size();
+      call.budget.pay_values(std::min(missing, SIZE_MAX / 4 / sizeof(Value)), call.offset);
+      line.insert(line.end(), missing, *args[1]);
     }
     end_line();
   }

@@ -310,7 +310,11 @@ Value round_filter(const Call& call) {
   if (method == "common") {
     if (as_integer(call.object)) {
       if (precision >= 0) return Value(*as_integer(call.object));
-      return Value(static_cast<int64_t>(round_half_even(*value, precision)));
+      const double rounded = round_half_even(*value, precision);
+      if (rounded >= 0x1p63 || rounded < -0x1p63) {
+        refuse("an integer beyond 64 bits is not supported", call.offset);
+      }
+      return Value(static_cast<int64_t>(rounded));
     }
     return Value(round_half_even(*value, precision));
   }
