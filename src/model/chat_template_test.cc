@@ -45,6 +45,8 @@ TEST(ChatTemplate, RefusesAtParsingWhatIsNotJinja) {
   expect("{% raw %}x", "never closed", "column 1");
   expect("{% macro f(x, x=1) %}{% endmacro %}", "\"x\" is named twice", "column 15");
   expect("{% macro f(caller) %}{{ caller() }}{% endmacro %}", "\"caller\"", "needs a default");
+  expect("{% for a in b %}{% set c, loop = 1, 2 %}{% endfor %}", "\"loop\"", "column 20");
+  expect("{% for a, loop in b %}{% endfor %}", "\"loop\"", "column 4");
   expect("{% block a %}{% endblock %}{% block a %}{% endblock %}", "defined twice", "column 37");
   EXPECT_THAT(parse_status("{{ 99999999999999999999 }}").message(), HasSubstr("64 bits"));
   EXPECT_THAT(parse_status("{{ '\\N{DASH}' }}").message(), HasSubstr("escape"));

@@ -3,6 +3,15 @@
 
 namespace kvik::jinja {
 
+namespace {
+
+bool assigns_loop(const Target& target) {
+  if (target.name == "loop" && target.attribute.empty()) return true;
+  return std::any_of(target.parts.begin(), target.parts.end(), assigns_loop);
+}
+
+}  // namespace
+
 Token Parser::next() {
   Token token = here();
   if (token.kind != TokenKind::end) ++pos_;
@@ -213,12 +222,13 @@ Target Parser::parse_target(bool in_for, bool attributes) {
 Stmt Parser::parse_for(size_t offset) {
   Stmt stmt{.kind = Stmt::Kind::for_, .offset = offset};
   stmt.target = parse_target(true, false);
-  if (stmt.target.name == "loop") fail("\"loop\" cannot be assigned to", offset);
+  if (assigns_loop(stmt.target)) fail("\"loop\" cannot be assigned to", offset);
   if (!accept_name("in")) fail_here("\"in\"");
   stmt.expr = parse_tuple(false);
   if (accept_name("if")) stmt.filter = parse_expression();
   stmt.recursive = accept_name("recursive");
   expect_block_end();
+  ++fors_;
   ++loops_;
   stmt.body = parse_block({"endfor", "else"});
   --loops_;
@@ -228,6 +238,7 @@ Stmt Parser::parse_for(size_t offset) {
     expect_block_end();
     stmt.else_body = parse_block({"endfor"});
   }
+  --fors_;
   expect_end_tag("endfor");
   return stmt;
 }
@@ -235,6 +246,9 @@ Stmt Parser::parse_for(size_t offset) {
 Stmt Parser::parse_set(size_t offset) {
   Stmt stmt{.kind = Stmt::Kind::set, .offset = offset};
   stmt.target = parse_target(false, true);
+  if (fors_ > 0 && assigns_loop(stmt.target)) {
+    fail("\"loop\" cannot be assigned to inside of a loop", offset);
+  }
   if (accept_op("=")) {
     stmt.expr = parse_tuple(true);
     expect_block_end();
