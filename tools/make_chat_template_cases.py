@@ -427,6 +427,47 @@ b' }}
 {% block a %}x{{ word }}{% set z = 1 %}{% endblock %}{{ z is defined }}{% for i in [1] %}{% block b scoped %}{{ i }}{% endblock b %}{% block c %}{{ i is defined }}{% endblock %}{% endfor %}
 {{ '{:<05}|{:>05}|{:^05}'.format(3, 4, 5) }} {{ 1e400 }} {{ -1e400 }}
 {{ [1, [2, 3]] | tojson }} {{ {'a': {'b': 1}} | tojson(indent=2) }}
+{% for x in [1, 2] %}{{ x }}{% break %}{% else %}E{% endfor %}|{% for x in [1, 2] %}{{ x }}{% continue %}{% else %}E{% endfor %}|{% for x in [1, 2] %}{{ x }}{% if x == 1 %}{% continue %}{% endif %}{% else %}E{% endfor %}|{% for x in [1, 2] %}{{ x }}{% if x == 2 %}{% break %}{% endif %}{% else %}E{% endfor %}|{% for x in [1, 2] if x > 1 %}{{ x }}{% break %}{% else %}E{{ x is defined }}{{ loop is defined }}{% endfor %}|{% for x in [1, 2] recursive %}{{ x }}{% break %}{% else %}E{% endfor %}|{% for a in [1] %}{% for x in [1] %}{% break %}{% else %}{% break %}{% endfor %}z{% endfor %}
+{{ '\x7f~\x1f' | tojson(ensure_ascii=true) }} {{ '\x7f' | tojson }}
+{{ (5).real }} {{ (5).imag }} {{ (5).numerator }} {{ (5).denominator }} {{ (5).bit_length() }} {{ (-5).bit_count() }} {{ (5).as_integer_ratio() }} {{ (5).conjugate() }} {{ 5.5.real }} {{ 5.5.imag }} {{ 5.5.conjugate() }} {{ 5.5.is_integer() }} {{ 5.0.is_integer() }} {{ true.real }} {{ true.imag }} {{ true.numerator }} {{ true.bit_length() }} {{ 5.5.numerator is defined }} {{ (5)['real'] }} {{ (5) | attr('real') }} {{ [5] | map(attribute='real') | list }} {{ (0).bit_length() }} {{ none.real is defined }}
+{{ (5).is_integer() }}
+{% macro f(a, b=1) %}{{ varargs }}{% endmacro %}{{ f.name }} {{ f.arguments }} {{ f.catch_kwargs }} {{ f.catch_varargs }} {{ f.caller }} {{ f.explicit_caller }} {{ f.nope is defined }}|{% macro g(caller=1, kwargs=2) %}{{ kwargs }}{{ caller }}{% endmacro %}{{ g.arguments }} {{ g.catch_kwargs }} {{ g.catch_varargs }} {{ g.caller }} {{ g.explicit_caller }}|{% macro h() %}{{ caller.name }} {{ caller.arguments }} {{ caller.caller }}{% endmacro %}{% call(x) h() %}{% endcall %} {{ h.caller }}
+{% set c = cycler('a', 'b') %}{{ c.items }}{{ c.pos }}{{ c.next() }}{{ c.pos }}{{ c.nope is defined }}{% set j = joiner('x') %}{{ j.sep }}{{ j.used }}{{ j() }}{{ j.used }}
+{{ '{} {0}'.format(1) }}
+{{ '{0} {}'.format(1) }}
+{{ '{0:{}}'.format(1, 5) }}
+{{ '{:{0}}'.format(5, 5) }}
+{{ '{.real}'.format(1) }}
+{{ '{x} {}'.format(1, x=2) }} {{ '{:{}}'.format(1, 5) }} {{ '{0.real} {}'.format(1) }} {{ '{0} {0}'.format(1) }}
+{{ messages | groupby('nope') }}
+{{ [{'a': 1}, {}] | groupby('a') }}
+{{ [none, none] | groupby('x') }}
+{{ [{'a': none}, {'a': none}] | groupby('a') }}
+{{ [{}] | groupby('nope') | length }} {{ [] | groupby('nope') }} {{ [{}, {}] | groupby('nope', default='x') }} {{ [{}, {}] | sort(attribute='nope') }} {{ [{'a': none}, {'a': none}] | sort(attribute='a') }} {{ {'a': none} | dictsort(by='value') }}
+{{ {'a': none, 'b': none} | dictsort(by='value') }}
+{{ [{}, {}] | min(attribute='nope') }}
+{% macro f(x, x) %}{% endmacro %}
+{% if false %}{% macro f(x, y, x=1) %}{% endmacro %}{% endif %}a
+{% call(x, x) range(1) %}{% endcall %}
+{% macro f((a)) %}{% endmacro %}
+{% macro f(caller) %}{{ caller() }}{% endmacro %}a
+{% macro f(caller, a=1) %}{{ caller }}{% endmacro %}a
+{% macro f(caller) %}a{% endmacro %}{{ f(1) }}{% macro g(a, caller=none) %}z{{ caller }}{% endmacro %}{{ g(1, 2) }}{{ g(1, caller=3) }}{{ g(1) }}{% macro h(caller=none) %}{{ caller() }}{% endmacro %}{% call h() %}x{% endcall %}
+{% macro f() %}{{ caller(1) }}{% endmacro %}{% call(caller=1) f() %}{{ caller }}x{% endcall %}{% call(caller) f() %}x{% endcall %}
+{% macro f() %}{{ caller() }}{{ kwargs }}{% endmacro %}{% call f(caller=1) %}{% endcall %}
+{% block a %}1{% endblock %}{% block a %}2{% endblock %}
+{% block a %}1{% block a %}2{% endblock %}{% endblock %}
+{% if false %}{% block a %}1{% endblock %}{% endif %}{% macro f() %}{% block a %}2{% endblock %}{% endmacro %}
+{% filter list %}ab{% endfilter %}
+{% filter length %}ab{% endfilter %}
+{% filter first %}{% endfilter %}
+{% call dict() %}{% endcall %}
+{% filter list | join('-') %}ab{% endfilter %}{% set x | list %}ab{% endset %}{{ x }}{% filter default(none) %}{% endfilter %}{% filter e %}<{% endfilter %}
+{{ {10: 1, 9: 2, 1.5: 3, true: 4} | tojson(sort_keys=true) }} {{ {none: 1} | tojson(sort_keys=true) }} {{ {-1: 1, -2: {2: 0, 1: 0}} | tojson(sort_keys=true, indent=1) }}
+{{ {'a': 1, 1: 2} | tojson(sort_keys=true) }}
+{{ {none: 1, 1: 2} | tojson(sort_keys=true) }}
+{{ [1] | tojson(indent=65) | length }} {{ [1] | tojson(indent=10001) | length }} {{ [1] | tojson(indent=-5) }} {{ [1] | tojson(indent=true) }} {{ 'a\nb' | indent(10001) | length }}
+{{ [1, 2] | slice(5) | list }} {{ [1] | slice(-1) | list }} {{ [] | slice(2, 'x') | list }} {{ [] * 1000000000000 }} {{ '' * 1000000000000 }} {{ '-1'.zfill(-5) }} {{ 'abc def' | truncate(9223372036854775807) }} {{ 'abc' | truncate(9, leeway=9223372036854775807) }}
 """
 
 # Template texts with line breaks, tried as they are.

@@ -43,6 +43,11 @@ TEST(ChatTemplate, RefusesAtParsingWhatIsNotJinja) {
   expect("{{ x is string is defined }}", "chained", "column 16");
   expect("{{ f(a=1, 2) }}", "plain argument", "column 11");
   expect("{% raw %}x", "never closed", "column 1");
+  expect("{% macro f(x, x=1) %}{% endmacro %}", "\"x\" is named twice", "column 15");
+  expect("{% macro f(caller) %}{{ caller() }}{% endmacro %}", "\"caller\"", "needs a default");
+  expect("{% for a in b %}{% set c, loop = 1, 2 %}{% endfor %}", "\"loop\"", "column 20");
+  expect("{% for a, loop in b %}{% endfor %}", "\"loop\"", "column 4");
+  expect("{% block a %}{% endblock %}{% block a %}{% endblock %}", "defined twice", "column 37");
   EXPECT_THAT(parse_status("{{ 99999999999999999999 }}").message(), HasSubstr("64 bits"));
   EXPECT_THAT(parse_status("{{ '\\N{DASH}' }}").message(), HasSubstr("escape"));
 }
@@ -66,10 +71,18 @@ TEST(ChatTemplate, RefusesAConstructOnlyWhereItIsReached) {
   expect("{{ 'x' | wordwrap }}", StatusCode::unsupported, "filter \"wordwrap\"");
   expect("{{ 9223372036854775807 + 1 }}", StatusCode::unsupported, "64 bits");
   expect("{{ (-9223372036854775807 - 1) // -1 }}", StatusCode::unsupported, "64 bits");
+  expect("{{ 9223372036854775807|round(-1) }}", StatusCode::unsupported, "64 bits");
   expect("{{ 'a' + 1 }}", StatusCode::corrupt, "a string and an integer");
   expect("{{ x.y }}", StatusCode::corrupt, "\"x\" is undefined");
   expect("{{ 1 // 0 }}", StatusCode::corrupt, "column 6: division by zero");
   expect("{{ [].append(1) }}", StatusCode::corrupt, "\"append\" is undefined");
+  expect("{{ (5).to_bytes(2, 'big') }}", StatusCode::unsupported, "\"to_bytes\" of an integer");
+  expect("{{ 5.5.hex() }}", StatusCode::unsupported, "\"hex\" of a float");
+  expect("{{ ('a'|e).striptags() }}", StatusCode::unsupported, "\"striptags\" of a string");
+  expect("{{ {}.keys().mapping }}", StatusCode::unsupported, "\"mapping\"");
+  expect("{{ dict.fromkeys([]) }}", StatusCode::unsupported, "\"fromkeys\" of the function");
+  expect("{% filter list %}a{% endfilter %}", StatusCode::corrupt, "a filter block gives a list");
+  expect("{{ '{} {0}'.format(1) }}", StatusCode::corrupt, "with numbers and fields without");
   expect("{{ raise_exception('no ' ~ 1) }}", StatusCode::invalid_argument, "no 1");
   expect("{% set ns = namespace() %}{% set ns.x = [ns] %}", StatusCode::unsupported, "namespace");
 }
@@ -213,6 +226,28 @@ TEST(ChatTemplate, LimitsTheSourceTheOutputAndTheWork) {
     const Status status = render(source, {}, limits).status();
     EXPECT_EQ(status.code(), StatusCode::unsupported) << source;
     EXPECT_THAT(status.message(), HasSubstr("limit"));
+  }
+}
+
+TEST(ChatTemplate, PaysBeforeANumberOfTheTemplateMakesSomething) {
+  for (const std::string source : {
+           "{{ [1]|slice(10**12)|list|length }}",
+           "{{ [1]|slice(10**18, 'x')|list|length }}",
+           "{{ [1]|batch(10**12, 'x')|list|length }}",
+           "{{ 'a' * 10**12 }}",
+           "{{ [1] * 10**18 }}",
+           "{{ 'a'.ljust(10**12) }}",
+           "{{ 'a'.rjust(9223372036854775807) }}",
+           "{{ 'a'.zfill(10**12) }}",
+           "{{ 'a'|center(10**12) }}",
+           "{{ 'a\tb'.expandtabs(10**12) }}",
+           "{{ 'a\nb'|indent(10**12) }}",
+           "{{ [1]|tojson(indent=10**12) }}",
+           "{{ '%*d' % (10**12, 1) }}",
+           "{{ '{:1000000000000}'.format(1) }}",
+       }) {
+    const Status status = render(source, {}).status();
+    EXPECT_EQ(status.code(), StatusCode::unsupported) << source << " " << status.to_string();
   }
 }
 

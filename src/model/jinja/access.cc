@@ -59,6 +59,17 @@ Value make_method(const Value& object, const std::string& name) {
   return Value(std::move(method));
 }
 
+// What is no method of a number.
+std::optional<Value> number_attribute(const Value& object, const std::string& name) {
+  const std::optional<int64_t> integer = as_integer(object);
+  if (name == "real" || (integer && name == "numerator")) {
+    return integer ? Value(*integer) : object;
+  }
+  if (name == "imag") return integer ? Value(int64_t{0}) : Value(0.0);
+  if (integer && name == "denominator") return Value(int64_t{1});
+  return std::nullopt;
+}
+
 // What Python itself has under this name; nullopt if nothing.
 std::optional<Value> python_attribute(const Value& object, const std::string& name, size_t offset) {
   switch (method_kind(object, name)) {
@@ -74,6 +85,7 @@ std::optional<Value> python_attribute(const Value& object, const std::string& na
           offset);
   }
   if (name.starts_with("__")) return Value(Undefined{name});
+  if (as_double(object)) return number_attribute(object, name);
   if (const List* list = object.list(); list != nullptr && list->grouped) {
     if (name == "grouper") return list->items[0];
     if (name == "list") return list->items[1];
@@ -81,12 +93,55 @@ std::optional<Value> python_attribute(const Value& object, const std::string& na
   return std::nullopt;
 }
 
-Value callable_attribute(const Callable& callable, const std::string& name) {
-  if (callable.kind == Callable::Kind::macro) {
-    if (name == "name") return Value(Text(callable.name, true));
+Value tuple_of(std::vector<Value> items) {
+  return Value(List{.items = std::move(items), .kind = List::Kind::tuple});
+}
+
+Value macro_attribute(const Callable& callable, const std::string& name) {
+  const MacroCode& macro = *callable.macro;
+  const auto is_param = [&macro](const char* param) {
+    return std::find(macro.params.begin(), macro.params.end(), param) != macro.params.end();
+  };
+  if (name == "name") {
+    // The body of a call block has none.
+    return macro.is_caller ? Value(None{}) : Value(Text(macro.name, true));
   }
-  if (callable.kind == Callable::Kind::cycler && name == "current") {
-    return callable.values[callable.position];
+  if (name == "arguments") {
+    std::vector<Value> params;
+    for (const std::string& param : macro.params) params.emplace_back(Text(param, true));
+    return tuple_of(std::move(params));
+  }
+  if (name == "catch_kwargs") return Value(macro.uses_kwargs && !is_param("kwargs"));
+  if (name == "catch_varargs") return Value(macro.uses_varargs && !is_param("varargs"));
+  if (name == "caller") return Value(macro.uses_caller);
+  if (name == "explicit_caller") return Value(is_param("caller"));
+  return Value(Undefined{name});
+}
+
+Value callable_attribute(const Callable& callable, const std::string& name, size_t offset) {
+  switch (callable.kind) {
+    case Callable::Kind::macro:
+      return macro_attribute(callable, name);
+    case Callable::Kind::cycler:
+      if (name == "current") return callable.values[callable.position];
+      if (name == "pos") return Value(static_cast<int64_t>(callable.position));
+      if (name == "items") return tuple_of(callable.values);
+      break;
+    case Callable::Kind::joiner:
+      if (name == "sep") return callable.values[0];
+      if (name == "used") return Value(callable.position > 0);
+      break;
+    case Callable::Kind::function:
+      // Python's classes have methods, and its dict takes any subscript.
+      if ((callable.name == "dict" && !name.starts_with("_")) ||
+          (callable.name == "cycler" && (name == "next" || name == "reset" || name == "current"))) {
+        refuse("the attribute \"" + name + "\" of the function \"" + callable.name +
+                   "\" is not supported",
+               offset);
+      }
+      break;
+    case Callable::Kind::method:
+      break;
   }
   return Value(Undefined{name});
 }
@@ -128,7 +183,8 @@ Value Evaluator::attribute(const Value& object, const std::string& name, size_t 
     if (callable->kind == Callable::Kind::cycler && (name == "next" || name == "reset")) {
       return make_method(object, name);
     }
-    return callable_attribute(*callable, name);
+    budget_.pay_step(offset);
+    return callable_attribute(*callable, name, offset);
   }
   // In Jinja a method comes before a key of the same name.
   if (std::optional<Value> found = python_attribute(object, name, offset)) {

@@ -75,6 +75,7 @@ struct MacroCode {
   std::vector<std::string> params;
   std::vector<ExprPtr> defaults;  // of the last parameters
   Block body;
+  bool is_caller = false;  // the body of a call block
   bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
 };
 

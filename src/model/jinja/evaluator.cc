@@ -115,6 +115,13 @@ void Evaluator::print(const Text& text, size_t offset) {
   }
 }
 
+void Evaluator::print_string(const Value& value, std::string_view what, size_t offset) {
+  if (value.text() == nullptr) {
+    fail(std::string(what) + " gives " + std::string(value.kind()) + ", not a string", offset);
+  }
+  print(*value.text(), offset);
+}
+
 Evaluator::Flow Evaluator::capture(const Block& body, Scope* parent, Text& text) {
   const ScopeGuard scope(*this, parent);
   outputs_.emplace_back();
@@ -144,10 +151,6 @@ std::vector<Value> Evaluator::filtered(const Stmt& stmt, std::vector<Value> item
 Evaluator::Flow Evaluator::run_for(const Stmt& stmt, const Value& iterable, int depth0) {
   std::vector<Value> items = to_items(iterable, stmt.expr->offset, budget_);
   if (stmt.filter != nullptr) items = filtered(stmt, std::move(items));
-  if (items.empty()) {
-    const ScopeGuard scope(*this);
-    return run(stmt.else_body);
-  }
   auto loop = std::make_shared<Loop>();
   loop->items = std::make_shared<const std::vector<Value>>(std::move(items));
   loop->depth0 = depth0;
@@ -156,6 +159,7 @@ Evaluator::Flow Evaluator::run_for(const Stmt& stmt, const Value& iterable, int 
   if (stmt.recursive) {
     for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) scope->captured = true;
   }
+  bool completed = false;  // a turn that neither "break" nor "continue" cut
   for (size_t i = 0; i < loop->items->size(); ++i) {
     budget_.pay(kScopeCost, stmt.offset);
     // A variable that the body sets lives until the end of this turn.
@@ -163,9 +167,13 @@ Evaluator::Flow Evaluator::run_for(const Stmt& stmt, const Value& iterable, int 
     loop->index0 = i;
     assign("loop", Value(loop));
     bind(stmt.target, (*loop->items)[i], stmt.offset);
-    if (run(stmt.body) == Flow::break_) break;
+    const Flow flow = run(stmt.body);
+    if (flow == Flow::break_) break;
+    completed |= flow == Flow::next;
   }
-  return Flow::next;
+  if (completed) return Flow::next;
+  const ScopeGuard scope(*this);
+  return run(stmt.else_body);
 }
 
 // Where the body leaves a loop, what it printed is lost, as in Jinja.
@@ -193,15 +201,18 @@ Evaluator::Flow Evaluator::run_filter_block(const Stmt& stmt) {
   Text body;
   if (const Flow flow = capture(stmt.body, scope_, body); flow != Flow::next) return flow;
   body_ = Value(std::move(body));
-  print(text(eval(*stmt.expr), stmt.offset), stmt.offset);
+  print_string(eval(*stmt.expr), "a filter block", stmt.offset);
   return Flow::next;
 }
 
 void Evaluator::run_call_block(const Stmt& stmt) {
   const Value callee = eval(*stmt.expr->args[0]);
   Args args = eval_args(*stmt.expr);
+  for (const auto& item : args.named) {
+    if (item.first == "caller") fail("the argument \"caller\" is given twice", stmt.offset);
+  }
   args.named.emplace_back("caller", make_macro(*stmt.macro, stmt.offset));
-  print(text(call(callee, std::move(args), stmt.expr->offset), stmt.offset), stmt.offset);
+  print_string(call(callee, std::move(args), stmt.expr->offset), "a call block", stmt.offset);
 }
 
 void Evaluator::bind(const Target& target, const Value& value, size_t offset) {
@@ -361,6 +372,7 @@ Value Evaluator::stored(Value value, size_t offset) const {
 }
 
 Value Evaluator::make_list(std::vector<Value> items, List::Kind kind, size_t offset) {
+  budget_.pay(sizeof(List), offset);
   budget_.pay_values(items.size(), offset);
   for (const Value& item : items) stored(item, offset);
   return Value(List{.items = std::move(items), .kind = kind});

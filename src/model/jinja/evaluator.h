@@ -88,6 +88,8 @@ class Evaluator {
   void run_call_block(const Stmt& stmt);
   Flow run_filter_block(const Stmt& stmt);
   void print(const Text& text, size_t offset);
+  // Refuses what is no string, as Jinja does where a block's filter or call gives it.
+  void print_string(const Value& value, std::string_view what, size_t offset);
   // What the body prints, in a scope of its own under `parent`.
   Flow capture(const Block& body, Scope* parent, Text& text);
   void bind(const Target& target, const Value& value, size_t offset);

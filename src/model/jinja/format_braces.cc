@@ -183,10 +183,19 @@ class BraceFormat {
     const size_t end = std::min(name.find_first_of(".["), name.size());
     const std::string first = name.substr(0, end);
     Value value;
-    if (first.empty() || first.find_first_not_of("0123456789") == std::string::npos) {
+    const bool digits =
+        !first.empty() && first.find_first_not_of("0123456789") == std::string::npos;
+    // A number with more behind it, as in {0.x}, does not count as one of these, as in Python.
+    if (name.empty() || (digits && end == name.size())) {
+      if (name.empty() ? numbered_ : next_ > 0) {
+        call_.wrong("mixes fields with numbers and fields without");
+      }
+      numbered_ = !name.empty();
+    }
+    if (name.empty() || digits) {
       const size_t index =
-          first.empty() ? next_++
-                        : static_cast<size_t>(std::min<uint64_t>(SIZE_MAX / 2, number_of(first)));
+          name.empty() ? next_++
+                       : static_cast<size_t>(std::min<uint64_t>(SIZE_MAX / 2, number_of(first)));
       if (index >= call_.args.plain.size()) call_.wrong("lacks an argument");
       value = call_.args.plain[index];
     } else {
@@ -205,10 +214,9 @@ class BraceFormat {
         const size_t close = name.find(']', pos);
         if (name[pos] != '[' || close == std::string::npos) call_.wrong("meets a wrong name");
         const std::string key = name.substr(pos + 1, close - pos - 1);
-        const bool digits =
-            !key.empty() && key.find_first_not_of("0123456789") == std::string::npos;
+        const bool index = !key.empty() && key.find_first_not_of("0123456789") == std::string::npos;
         value = call_.evaluator.item(
-            value, digits ? Value(static_cast<int64_t>(number_of(key))) : Value(Text(key, true)),
+            value, index ? Value(static_cast<int64_t>(number_of(key))) : Value(Text(key, true)),
             call_.offset);
         pos = close + 1;
       }
@@ -262,7 +270,8 @@ class BraceFormat {
   }
 
   const Call& call_;
-  size_t next_ = 0;
+  size_t next_ = 0;        // of the fields without a number
+  bool numbered_ = false;  // a field had a number
 };
 
 }  // namespace

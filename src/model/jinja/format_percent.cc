@@ -56,7 +56,10 @@ class PercentFormat {
     if (pos_ < bytes_.size() && bytes_[pos_] == '*') {
       ++pos_;
       const std::optional<int64_t> size = as_integer(next_value());
-      if (!size || *size > kMaxWidth || *size < -kMaxWidth) fail("\"*\" needs an integer", offset_);
+      if (!size) fail("\"*\" needs an integer", offset_);
+      if (*size > kMaxWidth || *size < -kMaxWidth) {
+        refuse("a width or precision of more than " + std::to_string(kMaxWidth), offset_);
+      }
       return *size;
     }
     return read_number(bytes_, pos_, offset_);

@@ -6,6 +6,7 @@
 
 #include "model/jinja/builtins.h"
 #include "model/jinja/error.h"
+#include "model/jinja/numbers.h"
 #include "model/jinja/strings.h"
 #include "model/unicode.h"
 
@@ -68,7 +69,7 @@ class JsonWriter {
       std::string escaped;
       while (begin < run.end) {
         const internal::Utf8Char c = internal::decode_utf8(text.bytes(), begin);
-        if (style_.ensure_ascii && c.valid && c.code_point >= 0x7F && c.length > 1) {
+        if (style_.ensure_ascii && c.valid && c.code_point >= 0x7F) {
           append_code(c.code_point, escaped);
           begin += c.length;
         } else {
@@ -119,21 +120,33 @@ class JsonWriter {
     put("]");
   }
 
+  // Both are strings, or both are numbers.
+  static bool key_less(const Value& a, const Value& b) {
+    if (a.text() != nullptr) return a.text()->bytes() < b.text()->bytes();
+    const auto exact = [](const Value& value) {
+      const std::optional<int64_t> integer = as_integer(value);
+      return integer ? static_cast<long double>(*integer) : static_cast<long double>(*value.real());
+    };
+    return exact(a) < exact(b);
+  }
+
   // By key as Python orders strings or numbers; a mixture fails there too.
   std::vector<const std::pair<Value, Value>*> sorted(const Dict& dict) const {
     std::vector<const std::pair<Value, Value>*> items;
     for (const auto& item : dict.items) items.push_back(&item);
     if (!style_.sort_keys) return items;
-    for (const auto& item : dict.items) {
-      if (item.first.text() == nullptr && dict.items.size() > 1) {
-        refuse("\"tojson\" with sort_keys of keys that are no strings is not supported", offset_);
+    if (dict.items.size() < 2) return items;
+    const bool texts = dict.items.front().first.text() != nullptr;
+    for (const auto& [key, value] : dict.items) {
+      if (texts ? key.text() == nullptr : !as_double(key)) {
+        fail("\"tojson\" with sort_keys of keys that have no order: " +
+                 std::string(dict.items.front().first.kind()) + " and " + std::string(key.kind()),
+             offset_);
       }
     }
-    if (dict.items.size() < 2) return items;
     budget_.pay(dict.items.size() * 64, offset_);
-    std::sort(items.begin(), items.end(), [](const auto* a, const auto* b) {
-      return a->first.text()->bytes() < b->first.text()->bytes();
-    });
+    std::sort(items.begin(), items.end(),
+              [](const auto* a, const auto* b) { return key_less(a->first, b->first); });
     return items;
   }
 

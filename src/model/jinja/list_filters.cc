@@ -56,15 +56,16 @@ Value without_case(const Call& call, const Value& value, bool case_sensitive) {
   return Value(to_case(*value.text(), Case::lower));
 }
 
-// A stable sort by keys, in the order that comparing gives.
+// A stable sort by keys, in the order that comparing gives. Python asks "<" of single keys at
+// once; of lists of keys it passes over the equal ones first, so those need no order.
 std::vector<size_t> sorted_order(const Call& call, const std::vector<std::vector<Value>>& keys,
-                                 bool reverse) {
+                                 bool reverse, bool single = false) {
   std::vector<size_t> order(keys.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto pay = [&](size_t cost) { call.pay(cost); };
   const auto less = [&](size_t a, size_t b) {
     for (size_t i = 0; i < keys[a].size(); ++i) {
-      if (equal(keys[a][i], keys[b][i], pay)) continue;
+      if (!single && equal(keys[a][i], keys[b][i], pay)) continue;
       return call.evaluator.compare(CompareOp::lt, keys[a][i], keys[b][i], call.offset);
     }
     return false;
@@ -155,7 +156,7 @@ Value dictsort_filter(const Call& call) {
     keys.push_back({without_case(call, key, truthy_or(args[0], false))});
   }
   std::vector<Value> result;
-  for (const size_t i : sorted_order(call, keys, truthy_or(args[2], false))) {
+  for (const size_t i : sorted_order(call, keys, truthy_or(args[2], false), true)) {
     result.push_back(pairs[i]);
   }
   return call.evaluator.make_list(std::move(result), List::Kind::list, call.offset);
@@ -286,9 +287,11 @@ Value batch_filter(const Call& call) {
     line.push_back(item);
   }
   if (!line.empty()) {
-    while (!is_absent(args[1]) && static_cast<int64_t>(line.size()) < count) {
-      call.budget.pay_values(1, call.offset);
-      line.push_back(*args[1]);
+    if (!is_absent(args[1]) && static_cast<int64_t>(line.size()) < count) {
+      // Paid before anything is made: the number may be any.
+      const size_t missing = static_cast<size_t>(count) - line.size();
+      call.budget.pay_values(std::min(missing, SIZE_MAX / 4 / sizeof(Value)), call.offset);
+      line.insert(line.end(), missing, *args[1]);
     }
     end_line();
   }
@@ -300,6 +303,10 @@ Value slice_filter(const Call& call) {
   const int64_t slices = to_integer(call, *args[0], "slices");
   const std::vector<Value> items = items_of(call);
   if (slices == 0) call.wrong("into no slices");
+  // Paid before anything is made: the number may be any.
+  constexpr size_t kSliceCost = sizeof(List) + 2 * sizeof(Value);
+  const auto count = static_cast<size_t>(std::max<int64_t>(0, slices));
+  call.pay(std::min(count, SIZE_MAX / 4 / kSliceCost) * kSliceCost);
   const auto length = static_cast<int64_t>(items.size());
   std::vector<Value> result;
   int64_t at = 0;
@@ -337,7 +344,7 @@ Value groupby_filter(const Call& call) {
                              .grouped = true});
   };
   size_t before = 0;
-  for (const size_t i : sorted_order(call, keys, false)) {
+  for (const size_t i : sorted_order(call, keys, false, true)) {
     if (!group.empty() && !equal(keys[i][0], keys[before][0], pay)) end_group();
     if (group.empty()) grouper = follow(call, items[i], path, otherwise);
     group.push_back(items[i]);

@@ -1,5 +1,7 @@
 // Methods of everything but strings, and which methods there are.
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "model/jinja/builtins.h"
 #include "model/jinja/error.h"
@@ -18,6 +20,15 @@ constexpr std::string_view kOfDicts[] = {"get", "items", "keys", "values", "copy
 constexpr std::string_view kOfLists[] = {"count", "index"};
 constexpr std::string_view kUnknownOfTexts[] = {
     "casefold", "encode", "format_map", "isidentifier", "isprintable", "maketrans", "translate"};
+
+constexpr std::string_view kOfIntegers[] = {"as_integer_ratio", "bit_count", "bit_length",
+                                            "conjugate"};
+constexpr std::string_view kUnknownOfIntegers[] = {"from_bytes", "to_bytes"};
+constexpr std::string_view kOfFloats[] = {"conjugate", "is_integer"};
+constexpr std::string_view kUnknownOfFloats[] = {"as_integer_ratio", "fromhex", "hex"};
+constexpr std::string_view kUnknownOfMarkup[] = {"escape", "striptags", "unescape"};
+constexpr std::string_view kUnknownOfGenerators[] = {"close", "send", "throw"};
+constexpr std::string_view kUnknownOfViews[] = {"isdisjoint", "mapping"};
 
 template <size_t N>
 bool among(const std::string_view (&names)[N], std::string_view name) {
@@ -58,6 +69,23 @@ Value loop_method(const Call& call) {
   return Value(true);
 }
 
+Value number_method(const Call& call) {
+  call.bind({});
+  const std::optional<int64_t> integer = as_integer(call.object);
+  if (!integer) {
+    const double real = *call.object.real();
+    if (call.name == "conjugate") return call.object;
+    return Value(std::isfinite(real) && real == std::floor(real));
+  }
+  const uint64_t size = *integer < 0 ? -static_cast<uint64_t>(*integer)  // of the largest one too
+                                     : static_cast<uint64_t>(*integer);
+  if (call.name == "bit_length") return Value(static_cast<int64_t>(std::bit_width(size)));
+  if (call.name == "bit_count") return Value(int64_t{std::popcount(size)});
+  if (call.name == "conjugate") return Value(*integer);
+  return call.evaluator.make_list({Value(*integer), Value(int64_t{1})}, List::Kind::tuple,
+                                  call.offset);
+}
+
 Value cycler_method(const Call& call) {
   Callable& cycler = *call.object.callable();
   call.bind({});
@@ -75,7 +103,9 @@ Value cycler_method(const Call& call) {
 MethodKind method_kind(const Value& object, std::string_view name) {
   if (object.text() != nullptr) {
     if (find_text_method(name) != nullptr) return MethodKind::allowed;
-    return among(kUnknownOfTexts, name) ? MethodKind::unknown : MethodKind::none;
+    const bool unknown =
+        among(kUnknownOfTexts, name) || (object.text()->markup() && among(kUnknownOfMarkup, name));
+    return unknown ? MethodKind::unknown : MethodKind::none;
   }
   if (object.dict() != nullptr) {
     if (among(kOfDicts, name)) return MethodKind::allowed;
@@ -91,9 +121,19 @@ MethodKind method_kind(const Value& object, std::string_view name) {
     if (list->kind == List::Kind::range && (name == "start" || name == "stop" || name == "step")) {
       return MethodKind::unknown;
     }
-    return MethodKind::none;
+    const bool generator = list->kind == List::Kind::generator;
+    const bool unknown =
+        generator ? among(kUnknownOfGenerators, name) : !indexed && among(kUnknownOfViews, name);
+    return unknown ? MethodKind::unknown : MethodKind::none;
   }
-  if (object.real() != nullptr && name == "is_integer") return MethodKind::allowed;
+  if (as_integer(object)) {
+    if (among(kOfIntegers, name)) return MethodKind::allowed;
+    return among(kUnknownOfIntegers, name) ? MethodKind::unknown : MethodKind::none;
+  }
+  if (object.real() != nullptr) {
+    if (among(kOfFloats, name)) return MethodKind::allowed;
+    return among(kUnknownOfFloats, name) ? MethodKind::unknown : MethodKind::none;
+  }
   return MethodKind::none;
 }
 
@@ -127,12 +167,7 @@ Value call_dict_method(const Call& call) {
 Value call_list_method(const Call& call) {
   if (call.object.loop() != nullptr) return loop_method(call);
   if (call.object.callable() != nullptr) return cycler_method(call);
-  if (const double* real = call.object.real()) {
-    call.bind({});
-    return Value(*real == static_cast<double>(static_cast<int64_t>(
-                              *real >= -0x1p62 && *real <= 0x1p62 ? *real : 0)) ||
-                 *real > 0x1p62 || *real < -0x1p62);
-  }
+  if (as_double(call.object)) return number_method(call);
   const std::vector<Value>& items = call.object.list()->items;
   if (call.name == "copy") {
     call.bind({});

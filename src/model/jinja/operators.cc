@@ -152,9 +152,10 @@ Value Evaluator::binary(BinaryOp op, const Value& left, const Value& right, size
 }
 
 Value Evaluator::repeat(const Value& sequence, int64_t times, size_t offset) {
-  const auto count = static_cast<size_t>(std::max<int64_t>(0, times));
   const size_t size = sequence.text() != nullptr ? sequence.text()->cost()
                                                  : sequence.list()->items.size() * sizeof(Value);
+  // What is empty stays so, however often.
+  const auto count = static_cast<size_t>(size == 0 ? 0 : std::max<int64_t>(0, times));
   size_t total = 0;
   if (__builtin_mul_overflow(size + 1, count, &total)) total = SIZE_MAX / 4;
   budget_.pay(std::min(total, SIZE_MAX / 4), offset);

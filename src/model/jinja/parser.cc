@@ -3,6 +3,15 @@
 
 namespace kvik::jinja {
 
+namespace {
+
+bool assigns_loop(const Target& target) {
+  if (target.name == "loop" && target.attribute.empty()) return true;
+  return std::any_of(target.parts.begin(), target.parts.end(), assigns_loop);
+}
+
+}  // namespace
+
 Token Parser::next() {
   Token token = here();
   if (token.kind != TokenKind::end) ++pos_;
@@ -213,12 +222,13 @@ Target Parser::parse_target(bool in_for, bool attributes) {
 Stmt Parser::parse_for(size_t offset) {
   Stmt stmt{.kind = Stmt::Kind::for_, .offset = offset};
   stmt.target = parse_target(true, false);
-  if (stmt.target.name == "loop") fail("\"loop\" cannot be assigned to", offset);
+  if (assigns_loop(stmt.target)) fail("\"loop\" cannot be assigned to", offset);
   if (!accept_name("in")) fail_here("\"in\"");
   stmt.expr = parse_tuple(false);
   if (accept_name("if")) stmt.filter = parse_expression();
   stmt.recursive = accept_name("recursive");
   expect_block_end();
+  ++fors_;
   ++loops_;
   stmt.body = parse_block({"endfor", "else"});
   --loops_;
@@ -228,6 +238,7 @@ Stmt Parser::parse_for(size_t offset) {
     expect_block_end();
     stmt.else_body = parse_block({"endfor"});
   }
+  --fors_;
   expect_end_tag("endfor");
   return stmt;
 }
@@ -235,6 +246,9 @@ Stmt Parser::parse_for(size_t offset) {
 Stmt Parser::parse_set(size_t offset) {
   Stmt stmt{.kind = Stmt::Kind::set, .offset = offset};
   stmt.target = parse_target(false, true);
+  if (fors_ > 0 && assigns_loop(stmt.target)) {
+    fail("\"loop\" cannot be assigned to inside of a loop", offset);
+  }
   if (accept_op("=")) {
     stmt.expr = parse_tuple(true);
     expect_block_end();
@@ -266,7 +280,13 @@ void Parser::parse_signature(MacroCode& macro) {
   expect_op("(");
   while (!accept_op(")")) {
     if (!macro.params.empty()) expect_op(",");
-    macro.params.push_back(parse_target_part(false).name);
+    const size_t offset = here().offset;
+    if (at_op("(")) fail_here("the name of a parameter");
+    std::string param = parse_target_part(false).name;
+    if (std::find(macro.params.begin(), macro.params.end(), param) != macro.params.end()) {
+      fail("the parameter \"" + param + "\" is named twice", offset);
+    }
+    macro.params.push_back(std::move(param));
     if (accept_op("=")) {
       macro.defaults.push_back(parse_expression());
     } else if (!macro.defaults.empty()) {
@@ -279,12 +299,19 @@ void Parser::parse_macro_body(MacroCode& macro, std::string_view end) {
   macros_.push_back(&macro);
   macro.body = parse_closed_block(end);
   macros_.pop_back();
+  const auto caller = std::find(macro.params.begin(), macro.params.end(), "caller");
+  const auto first_default = macro.params.end() - static_cast<ptrdiff_t>(macro.defaults.size());
+  if (macro.uses_caller && caller < first_default) {
+    fail("the parameter \"caller\" of a macro or call block needs a default, or is left out",
+         here().offset);
+  }
   expect_end_tag(end);
 }
 
 Stmt Parser::parse_macro(size_t offset) {
   Stmt stmt{.kind = Stmt::Kind::macro, .offset = offset};
   stmt.macro = std::make_unique<MacroCode>();
+  if (at_op("(")) fail_here("the name of a macro");
   stmt.macro->name = parse_target_part(false).name;
   parse_signature(*stmt.macro);
   expect_block_end();
@@ -296,6 +323,7 @@ Stmt Parser::parse_call_block(size_t offset) {
   Stmt stmt{.kind = Stmt::Kind::call, .offset = offset};
   stmt.macro = std::make_unique<MacroCode>();
   stmt.macro->name = "caller";
+  stmt.macro->is_caller = true;
   if (at_op("(")) parse_signature(*stmt.macro);
   stmt.expr = parse_expression();
   if (stmt.expr->kind != Expr::Kind::call) fail("\"call\" needs a call", offset);
@@ -325,7 +353,12 @@ Block Parser::parse_closed_block(std::string_view end) {
 // level only, unless it is "scoped".
 Stmt Parser::parse_block_tag(size_t offset) {
   Stmt stmt{.kind = Stmt::Kind::scope, .offset = offset};
+  const size_t name_offset = here().offset;
   const std::string name = expect_any_name("the name of a block");
+  if (std::find(block_names_.begin(), block_names_.end(), name) != block_names_.end()) {
+    fail("the block \"" + name + "\" is defined twice", name_offset);
+  }
+  block_names_.push_back(name);
   stmt.at_top = !accept_name("scoped");
   if (at_name("required")) refuse("\"required\" is not supported", here().offset);
   expect_block_end();

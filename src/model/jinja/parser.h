@@ -130,6 +130,8 @@ class Parser {
   int nesting_ = 0;
   std::vector<MacroCode*> macros_;  // those around this place
   int loops_ = 0;                   // that "break" could end here
+  int fors_ = 0;                    // around this place, past macros too
+  std::vector<std::string> block_names_;
 };
 
 }  // namespace kvik::jinja

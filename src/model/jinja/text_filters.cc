@@ -76,7 +76,7 @@ Value indent_filter(const Call& call) {
     indention = *args[0]->text();
   } else if (args[0]) {
     const int64_t width = to_integer(call, *args[0], "width");
-    if (width > 10000) call.wrong("of more than 10000 spaces");
+    call.pay(static_cast<size_t>(std::max<int64_t>(0, width)));
     indention = Text(std::string(static_cast<size_t>(std::max<int64_t>(0, width)), ' '), true);
   }
   const bool blank = truthy_or(args[2], false);
@@ -114,7 +114,7 @@ Value truncate_filter(const Call& call) {
   const Text& text = *call.object.text();
   call.pay(16 * text.size());
   const std::vector<size_t> offsets = char_offsets(text.bytes());
-  if (static_cast<int64_t>(offsets.size()) - 1 <= length + leeway) return call.object;
+  if (static_cast<int64_t>(offsets.size()) - 1 - leeway <= length) return call.object;
   Text kept = text.substr(0, offsets[static_cast<size_t>(length - end_length)]);
   if (!truthy_or(args[1], false)) {
     const size_t space = kept.bytes().rfind(' ');
@@ -230,9 +230,7 @@ Value tojson_filter(const Call& call) {
       style.indent = args[1]->text()->bytes();
     } else {
       const int64_t indent = to_integer(call, *args[1], "indent");
-      if (indent > 64) {
-        refuse("\"tojson\" with an indent of more than 64 is not supported", call.offset);
-      }
+      call.pay(static_cast<size_t>(std::max<int64_t>(0, indent)));
       style.indent = std::string(static_cast<size_t>(std::max<int64_t>(0, indent)), ' ');
     }
   }
@@ -312,7 +310,11 @@ Value round_filter(const Call& call) {
   if (method == "common") {
     if (as_integer(call.object)) {
       if (precision >= 0) return Value(*as_integer(call.object));
-      return Value(static_cast<int64_t>(round_half_even(*value, precision)));
+      const double rounded = round_half_even(*value, precision);
+      if (rounded >= 0x1p63 || rounded < -0x1p63) {
+        refuse("an integer beyond 64 bits is not supported", call.offset);
+      }
+      return Value(static_cast<int64_t>(rounded));
     }
     return Value(round_half_even(*value, precision));
   }

@@ -154,8 +154,8 @@ Value zfill_method(const Call& call) {
   const Text& text = *call.object.text();
   const int64_t width = to_integer(call, *args[0], "width");
   const bool sign = text.bytes().starts_with('-') || text.bytes().starts_with('+');
-  const Value digits = padded(call, text.substr(sign ? 1 : 0, text.size()), width - (sign ? 1 : 0),
-                              100, Text("0", true));
+  const Value digits = padded(call, text.substr(sign ? 1 : 0, text.size()),
+                              std::max<int64_t>(width, 1) - (sign ? 1 : 0), 100, Text("0", true));
   if (!sign) return digits;
   Text result = text.substr(0, 1);
   result.append(*digits.text());
