@@ -18,9 +18,9 @@ namespace kvik {
 // followed. Move-only. Threads: one at a time.
 class KVIK_API FileWriter {
  public:
-  // Errors: invalid_argument, nothing touched, where `path` names something else than a regular
-  // file (a folder, device, FIFO, socket or symbolic link), or a file that the process may not
-  // write; io_error naming the path and the system's reason.
+  // Errors, nothing touched: invalid_argument where `path` names something else than a regular file
+  // (a folder, device, FIFO, socket or symbolic link); io_error naming the path and the system's
+  // reason, also for a file that the process may not write.
   static Result<FileWriter> create(const std::string& path);
 
   FileWriter(FileWriter&&) noexcept;
